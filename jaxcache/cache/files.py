@@ -22,7 +22,15 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from jaxcache.core.atomic import open_directory
-from jaxcache.core.names import ATIME_SUFFIX, AUTOTUNE_DIR, CACHE_SUFFIX, OWN_DIR, TEMP_PREFIX, Key
+from jaxcache.core.names import (
+    ATIME_SUFFIX,
+    AUTOTUNE_DIR,
+    CACHE_SUFFIX,
+    CACHE_TAG,
+    OWN_DIR,
+    TEMP_PREFIX,
+    Key,
+)
 from jaxcache.core.system import require_flock, wait_for_flock
 from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, FileKind, key_of, own_kind, split_name
 from jaxcache.errors import JaxcacheError, NoCacheError
@@ -49,6 +57,8 @@ def is_foreign(path: str) -> bool:
     foreign = False
     with contextlib.suppress(PermissionError), os.scandir(path) as files:
         for file in files:
+            if file.name == CACHE_TAG:  # which programs of any kind leave
+                continue
             in_torch_cache = file.is_dir() and re.fullmatch(_IN_TORCH_CACHE, file.name)
             if split_name(file.name)[0] is not FileKind.STRAY or in_torch_cache:
                 return False

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .names import LOCKFILE, TEMP_PREFIX
+from .names import CACHE_TAG, LOCKFILE, OWN_DIR, TEMP_PREFIX, is_cache_name
 from .system import READ_FLAGS, require_flock, try_flock
 
 
@@ -487,6 +487,8 @@ def open_below(directory: int, path: str, *, make: bool = False) -> Iterator[int
             inner = os.open(part, flags, dir_fd=fd)
             if is_new:
                 adopt_from_directory(inner, fd)
+                if part == OWN_DIR:
+                    _tag_cache(fd)
             if fd != directory:
                 os.close(fd)
             fd = inner
@@ -494,6 +496,20 @@ def open_below(directory: int, path: str, *, make: bool = False) -> Iterator[int
     finally:
         if fd != directory:
             os.close(fd)
+
+
+#: The signature that backups look for, and a line for people.
+_TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
+# A cache of JAX or torch, tagged by jaxcache; see https://bford.info/cachedir/
+"""
+
+
+def _tag_cache(directory: int) -> None:
+    """Tag a directory as a cache, once; not where a name shows that other files are in it."""
+    with contextlib.suppress(OSError):
+        if all(map(is_cache_name, os.listdir(directory))):
+            with new_file(directory, [_TAG], like=directory, durable=False) as file:
+                file.give_name(CACHE_TAG, replace=False)
 
 
 def _make_directory(parent: int, name: str) -> bool:

@@ -92,6 +92,8 @@ def spool_name(url: str) -> str:
 CACHE_SUFFIX = "-cache"
 ATIME_SUFFIX = "-atime"
 LOCKFILE = ".lockfile"
+#: Marks a directory as a cache, which backups may leave out (https://bford.info/cachedir/).
+CACHE_TAG = "CACHEDIR.TAG"
 KERNEL_CACHE = "xla_gpu_kernel_cache_file"
 AUTOTUNE_DIR = "xla_gpu_per_fusion_autotune_cache_dir"
 #: Our own directory inside a cache: ledger, quarantine, signatures. JAX never looks into it.
@@ -157,6 +159,15 @@ def is_key(text: str) -> bool:
     if not ends_key(text, len(text)) or any(character in text for character in "/\0\n"):
         return False
     return len(text.encode("utf-8", "surrogateescape")) <= _MAX_KEY_BYTES
+
+
+def is_cache_name(name: str) -> bool:
+    """Whether a name in a cache directory is one that JAX, XLA or jaxcache gives."""
+    if name in (LOCKFILE, KERNEL_CACHE, AUTOTUNE_DIR, OWN_DIR, CACHE_TAG):
+        return True
+    return name.startswith(("_temp_", TEMP_PREFIX)) or is_key(
+        name.removesuffix(CACHE_SUFFIX).removesuffix(ATIME_SUFFIX)
+    )
 
 
 def same_module(inside: str, named: str) -> bool:

@@ -14,6 +14,7 @@ from jaxcache.core.names import (
     ATIME_SUFFIX,
     AUTOTUNE_DIR,
     CACHE_SUFFIX,
+    CACHE_TAG,
     KERNEL_CACHE,
     LEDGER_DIR,
     LOCKFILE,
@@ -83,6 +84,7 @@ _FIXED = {
     KERNEL_CACHE: FileKind.KERNEL_CACHE,
     AUTOTUNE_DIR: FileKind.AUTOTUNE,
     OWN_DIR: FileKind.OWN,
+    CACHE_TAG: FileKind.OWN,
 }
 
 

@@ -49,7 +49,8 @@ class Place:
 
     def entries(self) -> list[Path]:
         """Of either generation, oldest JAX's without a suffix."""
-        found = (p for p in self.path.iterdir() if p.is_file() and p.name[:1] != ".")
+        others = ("CACHEDIR.TAG", ".lockfile")
+        found = (p for p in self.path.iterdir() if p.is_file() and p.name not in others)
         return sorted(p for p in found if not p.name.endswith("-atime"))
 
     def age(self) -> None:

@@ -17,6 +17,7 @@ from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import
 from jaxcache.cache.move.plan import Outcome
+from jaxcache.core.names import CACHE_TAG
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.model import FileInfo
 from jaxcache.store import make_store
@@ -62,7 +63,7 @@ def contents(cache: Path) -> dict[str, bytes]:
     found = {}
     for path in cache.rglob("*"):
         name = str(path.relative_to(cache))
-        if not path.is_file() or name == ".lockfile" or name.startswith(".jaxcache"):
+        if not path.is_file() or name in (".lockfile", CACHE_TAG) or name.startswith(".jaxcache"):
             continue
         data = path.read_bytes()
         if name.endswith("-atime") or "xla_gpu" in name:

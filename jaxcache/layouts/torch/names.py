@@ -18,13 +18,12 @@ import tempfile
 from enum import StrEnum
 from typing import NamedTuple
 
-from jaxcache.core.names import TEMP_PREFIX
+from jaxcache.core.names import CACHE_TAG, OWN_DIR, TEMP_PREFIX
 from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, FileKind, TorchTier, split_name
 from jaxcache.model import FileInfo
 
 AOT_DIR, FX_DIR = TORCH_GRAPHS
 HEADER_DIR = "precompiled_headers"
-_OWN_DIR = ".jaxcache"
 _DIGITS = 51
 
 
@@ -117,7 +116,7 @@ _DIRECTORIES = {
     "cache": TorchKind.SYSTEM,
     HEADER_DIR: TorchKind.COMPILER,
     "gcc": TorchKind.COMPILER,
-    _OWN_DIR: TorchKind.OWN,
+    OWN_DIR: TorchKind.OWN,
 }
 
 
@@ -144,6 +143,8 @@ def parse_path(name: str) -> TorchName:
         return TorchName(kind, key, key[1:] if kind is TorchKind.SOURCE else None)
     if match := _PRECOMPILED.fullmatch(name):
         return TorchName(TorchKind.PRECOMPILED, match[1])
+    if name == CACHE_TAG:
+        return TorchName(TorchKind.OWN)
     directory, slash, tail = name.partition("/")
     if directory == TORCH_LOCKS and tail.endswith(".lock") and "/" not in tail:
         return TorchName(TorchKind.LOCK)
