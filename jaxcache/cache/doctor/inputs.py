@@ -80,6 +80,8 @@ class HostFacts:
     """The holder of ``.lockfile``, as ``PID COMMAND``; empty if it is free."""
     name_max: int = 255
     """Longest name, in bytes, that the file system takes."""
+    cache_dir_variable: str | None = None
+    """``JAX_COMPILATION_CACHE_DIR``, which a program may override."""
 
 
 @dataclass(frozen=True, slots=True)

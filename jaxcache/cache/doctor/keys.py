@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ METADATA_COST = (
     "files and line numbers are part of the keys, so every program below an edited line, or of a "
     "file that was moved, misses"
 )
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _CODEC_OF_KEY = {"zstandard": "zstd", "zlib": "zlib"}
 
 
@@ -63,6 +65,7 @@ def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
     if not isinstance(setting, str) or not setting or facts.bucket:
         return
     absolute = os.path.abspath(setting)
+    meant = _as_a_shell_reads(setting)
     mine = facts.interpreter
     is_hashed = mine is not None and hashes_path(mine.jax_version, facts.setting(XLA_CACHES))
     hashed = "; JAX 0.4.36 to 0.10 hash this spelling into the key, and no other one hits"
@@ -72,10 +75,9 @@ def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
             "ends with KeyError: 'file://'"
         )
         absolute = setting.removeprefix("file://")
-    elif setting.startswith("~"):
-        cost = f"JAX treats ~ as the name of a directory: the cache is {absolute}"
-        with contextlib.suppress(FileNotFoundError):
-            absolute = expand_home(setting)
+    elif meant != setting:
+        cost = f"JAX expands no ~ and no variable and keeps quotes: the cache is {absolute}"
+        absolute = os.path.abspath(meant)
     elif not setting.startswith(os.sep):
         cost = (
             "each working directory has a cache of its own, and a program that changes its "
@@ -88,6 +90,15 @@ def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
     effect = cost + (hashed if is_hashed else "")
     quoted = shlex.quote(absolute)
     yield facts.finding("directory-spelling", setting=setting, effect=effect, absolute=quoted)
+
+
+def _as_a_shell_reads(setting: str) -> str:
+    """The setting without quotes, which docker's ``--env-file`` keeps; variables and ~ expanded."""
+    text = setting[1:-1] if setting[0] == setting[-1] and setting[0] in "'\"" else setting
+    text = _VARIABLE.sub(lambda match: os.environ.get(match[1] or match[2], ""), text)
+    with contextlib.suppress(FileNotFoundError):
+        return expand_home(text)
+    return text
 
 
 def _is_same_place(written_in: str, here: str) -> bool:

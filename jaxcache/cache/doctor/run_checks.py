@@ -128,6 +128,7 @@ def collect_host_facts(path: str) -> inputs.HostFacts:
         free_files=files,
         lock_holders=_lock_holders(os.path.join(path, LOCKFILE)),
         name_max=name_max,
+        cache_dir_variable=os.environ.get("JAX_COMPILATION_CACHE_DIR"),
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 
@@ -22,6 +23,8 @@ _SLOW_CAP_ENTRIES = 5_000
 #: A module whose key is this near to the longest name will not survive a longer function name.
 _NAME_MARGIN = 8
 _SHOWN_NAME = 60
+#: ``tmp.`` and ten characters of coreutils' mktemp; ``tmp`` and eight of Python's tempfile.
+_TEMPORARY = re.compile(r"/(tmp\.[A-Za-z0-9]{10}|tmp[a-z0-9_]{8})(/|$)")
 
 
 def find_live_off(facts: inputs.Facts) -> Iterator[inputs.Finding]:
@@ -41,6 +44,24 @@ def find_cache_off(facts: inputs.Facts) -> Iterator[inputs.Finding]:
         yield facts.finding("no-cache-dir", directory=_directory(facts))
     elif isinstance(chosen, str) and os.path.realpath(chosen) != os.path.realpath(facts.cache.path):
         yield facts.finding("other-directory", chosen=chosen, quoted=shlex.quote(chosen))
+
+
+def find_overridden(facts: inputs.Facts) -> Iterator[inputs.Finding]:
+    """The program that was run chose another directory than the variable names."""
+    variable = facts.host.cache_dir_variable
+    chosen = next((s for s in facts.settings if s.name == "jax_compilation_cache_dir"), None)
+    if variable and chosen and chosen.origin == "script" and isinstance(chosen.value, str):
+        yield facts.finding(
+            "overridden", variable=variable, chosen=chosen.value, quoted=shlex.quote(chosen.value)
+        )
+
+
+def find_temporary_directory(facts: inputs.Facts) -> Iterator[inputs.Finding]:
+    """A directory as ``mktemp -d`` and Python's ``tempfile`` name them."""
+    chosen = facts.setting("jax_compilation_cache_dir")
+    if isinstance(chosen, str) and _TEMPORARY.search(chosen):
+        usual = _writable_directory(facts)
+        yield facts.finding("temporary-directory", chosen=chosen, directory=usual)
 
 
 def _directory(facts: inputs.Facts) -> str:
