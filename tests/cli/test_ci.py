@@ -797,6 +797,32 @@ def test_a_cache_that_cannot_be_written_is_said(
     assert run_cli(*line, "--lookup-only", cwd=directory).returncode == 0
 
 
+@pytest.mark.parametrize("command", ["ci restore", "pull"])
+def test_an_entry_that_cannot_be_read_here_is_left_out_once(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, request: pytest.FixtureRequest, command: str
+) -> None:
+    """Whether it is the same, or cut short, nobody knows: so the move is no success."""
+    options = ["--everything"] if command == "ci restore" else []
+    # Once as the user who can read every module that it imports.
+    run_cli(*command.split(), corpus / "0.12.0.1-cpu-zstd", "-C", tmp_path / "new", *options)
+    directory = request.getfixturevalue("unprivileged")
+    source, cache = (directory / name for name in ("source", "cache"))
+    for place in (source, cache):
+        shutil.copytree(corpus / "0.12.0.1-cpu-zstd", place, copy_function=shutil.copyfile)
+    unread = next(cache.glob("jit_mlp-*-cache"))
+    unread.write_bytes(unread.read_bytes()[:700])
+    os.utime(unread, (1, 1))
+    unread.chmod(0)
+    line = (*command.split(), source, "-C", cache, *options, "--json")
+    done = run_cli(*line, cwd=directory)
+    told = json.loads(done.stdout)
+    if command == "pull":
+        assert (done.returncode, len(told["left_out"])) == (3, 1), done.stderr
+        assert unread.name in told["left_out"][0]["file"]
+    else:
+        assert (told["found"], told["left_out"]) == (6, 1)
+
+
 def test_signed_bundles_and_nothing_else(
     run_cli: RunCli, restore: Restore, cache: Path, corpus: Path, tmp_path: Path
 ) -> None:

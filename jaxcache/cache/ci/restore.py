@@ -258,8 +258,9 @@ def item_seconds(item: Item) -> float:
 
 
 def forecast_restored(done: Outcome, job: RestoreJob) -> Compatibility:
-    """Forecast which of the entries that were read will hit."""
-    items = (step.item for step in done.steps if step.action is not MoveAction.DAMAGED)
+    """Forecast which of the entries that can come in will hit."""
+    left_out = (MoveAction.DAMAGED, *REFUSED)
+    items = (step.item for step in done.steps if step.action not in left_out)
     return forecast_items(items, job.host, job.cache_dir)
 
 

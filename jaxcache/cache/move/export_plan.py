@@ -311,15 +311,24 @@ def look_at_frames(target: Store | None, now_ns: int) -> LookThere:
     def look(item: Item, info: FileInfo) -> Step:
         # Sealed entries differ in size, too, so that another size is only a reason to look.
         differs = item.key is not None and info.size_bytes != item.size_bytes
-        if formats and differs and is_truncated(formats, info, now_ns):
-            return Step(item, MoveAction.HEAL, there=info)
+        try:
+            if formats and differs and is_truncated(formats, info, now_ns):
+                return Step(item, MoveAction.HEAL, there=info)
+        except MissingError:
+            return Step(item, MoveAction.WRITE)
+        except StoreError as error:
+            return Step(item, MoveAction.BLOCKED, error.reason)
         return Step(item, MoveAction.PRESENT)
 
     return look
 
 
 def is_truncated(formats: UnknownFormats, info: FileInfo, now_ns: int) -> bool:
-    """Return whether a file that is not young is empty, or ends before its frame does."""
+    """Return whether a file that is not young is empty, or ends before its frame does.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
     target = formats.store
     if abs(now_ns - info.mtime_ns) < GRACE_NS and not target.remote:
         return False
@@ -332,8 +341,6 @@ def is_truncated(formats: UnknownFormats, info: FileInfo, now_ns: int) -> bool:
             check_frame(opened, info.size_bytes)
     except CodecError as error:
         return not formats.covers(error)
-    except StoreError:
-        return False
     return False
 
 

@@ -52,9 +52,13 @@ class Delivery:
         inventory = take_inventory(store)
         now_ns = time.time_ns()
         formats = UnknownFormats(store)
-        self._torn = {
-            e.key_text: e.info for e in inventory.entries if is_truncated(formats, e.info, now_ns)
-        }
+        self._torn: dict[str, FileInfo] = {}
+        for e in inventory.entries:
+            with contextlib.suppress(
+                StoreError
+            ):  # nothing can be put in the place of what cannot be read
+                if is_truncated(formats, e.info, now_ns):
+                    self._torn[e.key_text] = e.info
         self._there = {e.key_text for e in inventory.entries} - self._torn.keys()
         self._gate = ImportPolicy((e.info.name for e in inventory.entries), allow_large=True)
         self._check = Check(self._gate)
