@@ -15,7 +15,7 @@ from jaxcache.layouts.base import FunctionGroup
 from jaxcache.model import Depth
 from jaxcache.options import run as options_run
 from jaxcache.store import check_made, check_tier, is_remote
-from jaxcache.store.location import absolute_location
+from jaxcache.store.location import absolute_location, report_ignored
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -424,6 +424,7 @@ class CompilingMethods(Handle):
             )
         if is_named and os.path.isdir(path):
             refuse_foreign(path)
+        report_ignored("live")
         if not command:
             return self.diagnose(options=chosen), None
         variables = {"JAX_COMPILATION_CACHE_DIR": path} if is_named else {}

@@ -85,18 +85,22 @@ def where(
     from jaxcache.render.columns import text_column
     from jaxcache.render.view import Line, View, versioned
 
-    def show(cache_dir: str | None, places: list[str], uses: "Sequence[Use]" = ()) -> None:
+    def show(
+        cache_dir: str | None, places: list[str], uses: "Sequence[Use]" = (), note: str = ""
+    ) -> None:
         columns = [text_column("", lambda place: place)]
         document = {"cache_dir": cache_dir, "processes": uses}
         records = uses if command_line else [versioned(document)]
         page = [Line(place, whole=True) for place in places]
-        emit(wanted.form, View(document, places, columns, records=records, page=page))
+        notes = [note] if note else []
+        emit(wanted.form, View(document, places, columns, records=records, page=page, notes=notes))
 
     if not command_line:
         if options.stop or options.timeout_seconds:
             raise UsageError("--stop and --timeout need a command after --")
-        path = locate(chosen_place.cache_dir).path
-        show(path, [path])
+        place = locate(chosen_place.cache_dir)
+        unset = "JAX_COMPILATION_CACHE_DIR is not set, so JAX itself has no cache directory"
+        show(place.path, [place.path], note=unset if place.is_unset else "")
         return
     if chosen_place.cache_dir:
         raise UsageError("--cache-dir does not go with a command: it runs as it is")

@@ -26,10 +26,13 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool, run: Report | None = Non
     """
     findings = diagnosis.findings
     rows = [(f.severity, f.trap, f.seen, f.cost, f.fix) for f in findings]
-    skipped = f"{diagnosis.no_jax}; checks that need jax were skipped"
-    notes = [skipped] if diagnosis.no_jax else []
+    notes = [f"{diagnosis.no_jax}; checks that need jax were skipped"] if diagnosis.no_jax else []
+    headline = ""
+    if diagnosis.exists or diagnosis.wrong:
+        headline = count_findings(findings, diagnosis.no_jax)
+        headline += "" if diagnosis.exists else " in the settings"
     page = _page(diagnosis, verbose, run)
-    return view.View(diagnosis, rows, records=findings, page=page, notes=notes)
+    return view.View(diagnosis, rows, records=findings, page=page, headline=headline, notes=notes)
 
 
 def count_findings(findings: Sequence[Finding], no_jax: str | None = None) -> str:
@@ -43,10 +46,6 @@ def count_findings(findings: Sequence[Finding], no_jax: str | None = None) -> st
 
 def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[view.Block]:
     """Yield findings, problems before notes; then the settings that are not defaults."""
-    exists = diagnosis.exists
-    if exists or any(f.severity == "problem" for f in diagnosis.findings):
-        without_cache = "" if exists else " in the settings"
-        yield count_findings(diagnosis.findings, diagnosis.no_jax) + without_cache
     yield from _heading(diagnosis)
     if run and run.phase_seconds:
         yield view.Line(phases_line(run), "  start   ")
@@ -118,8 +117,8 @@ def bug_report_view(report: BugReport) -> view.View:
 
 def _markdown(report: BugReport) -> Iterator[str]:
     versions = view.to_document(report.versions)
-    packages = versions.pop("packages")
-    yield from _table("Versions", versions | packages)
+    packages = {n: v or "not installed" for n, v in versions.pop("packages").items()}
+    yield from _table("jaxcache and its own packages", versions | packages)
     yield from _table("The Python that runs JAX", view.to_document(report.interpreter))
     changed = [s for s in report.settings if s.origin != "default"]
     values = {s.name: f"{s.value} ({s.origin})" for s in changed}

@@ -141,9 +141,10 @@ def _difference_lines(
     old = join_some(runs, _SHOWN_MODULES)
     if old and len(keys) == 1:
         old = f"{keys[0][: -_HASH_DIGITS + render_columns.SHOWN_HASH_DIGITS]} of the {old}"
+    first, second = ("then", "now") if old else ("left", "right")
     for label, value in (
         *(("in", several), ("before", old)),
-        *(("left", d.left), ("right", d.right), ("fix", d.fix)),
+        *((first, d.left), (second, d.right), ("fix", d.fix)),
     ):
         if value:
             yield Line(value, f"  {label:<7}")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from jaxcache.core import configuration
@@ -35,6 +36,11 @@ class Location(NamedTuple):
         Plain JAX reads neither. It reads the variable alone, and without it has no cache.
         """
         return self.origin not in (VARIABLE, _DEFAULT)
+
+    @property
+    def is_unset(self) -> bool:
+        """Whether nothing names it: plain JAX caches nothing then."""
+        return self.origin == _DEFAULT
 
     @property
     def spelling(self) -> str | None:
@@ -122,6 +128,12 @@ def absolute_location(value: str) -> str:
     """
     path = expand_location(value)
     return path if "://" in path else os.path.abspath(path)
+
+
+def report_ignored(wanted: str) -> None:
+    """Print one line for each file that has this setting and is not trusted."""
+    with suppress(UsageError):  # whoever reads the settings reports it
+        list(_configurations(wanted))
 
 
 #: The settings that a configuration file may hold, and the type of each.

@@ -130,7 +130,7 @@ def test_the_report_is_markdown_of_a_few_tables(run_cli: RunCli, planted: dict[s
     lines = done.stdout.splitlines()
     headings = [line for line in lines if line.startswith("#")]
     assert headings == [
-        "#### Versions",
+        "#### jaxcache and its own packages",
         "#### The Python that runs JAX",
         "#### Settings that differ from their defaults",
         "#### Cache",

@@ -451,11 +451,12 @@ def _load_faster(report: Report) -> str:
     versions = [p.jax for p in report.processes if p.jax]
     if report.hidden_seconds:
         return ""
+    where = "on CPU"
     if any(read_release(version) < _PRELOADS for version in versions):
-        return "JAX 0.8 or later can load entries ahead"
-    if available_cores() < 2:
-        return "with two cores, the live layer can load entries ahead"
-    return "on CPU, the live layer can load entries ahead"
+        where = "with JAX 0.8 or later"
+    elif available_cores() < 2:
+        where = "with two cores"
+    return f"{where}, the option --live of run and warm loads entries while it traces"
 
 
 def _smaller(report: Report) -> Iterator[str]:
