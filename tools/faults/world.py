@@ -221,6 +221,8 @@ def look(root: Path) -> State:
             leftovers.add(name)
         elif path.name == ".lockfile" or "/locks/" in name or "/.jaxcache/ledger/" in name:
             continue  # locks are empty, and made where there are none
+        elif path.name == "CACHEDIR.TAG":
+            torn += [] if path.stat().st_size else [name]  # a mark for backups, made once or not
         elif "/.jaxcache/signatures/" in name:
             files |= _signed(root, path)
         elif name.endswith("/.jaxcache/ci.json"):

@@ -1,25 +1,29 @@
 """Checks for what keeps JAX from writing entries."""
 
-import contextlib
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from jaxcache.cache.doctor import inputs
 from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.core.machine import ATIME_REQUIRED
-from jaxcache.core.names import CACHE_SUFFIX
+from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.core.system import expand_home
 from jaxcache.entry.names import FileKind
 from jaxcache.store.base import cannot_make
-from jaxcache.units import format_count, format_size, join_some
+from jaxcache.units import format_count, format_duration, format_size, join_some
 
 #: A file system is nearly full below this share of it, unless that is still this much.
 _NEARLY_FULL = 0.05
 _PLENTY_BYTES = 10 << 30
-_SLOW_CAP_ENTRIES = 5_000
+#: JAX's scan of a directory is worth a note above this, from so many entries on.
+_SLOW_SCAN_SECONDS = 0.05
+_SCANNED = 500
 #: A module whose key is this near to the longest name will not survive a longer function name.
 _NAME_MARGIN = 8
 _SHOWN_NAME = 60
@@ -134,7 +138,7 @@ def find_not_writable(facts: inputs.Facts) -> Iterator[inputs.Finding]:
 
 def _writable_directory(facts: inputs.Facts) -> str:
     """Another directory that this user can make: a user of a container may have no home."""
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         usual = expand_home("~/.cache/jax")
         is_other = os.path.realpath(usual) != os.path.realpath(facts.cache.path)
         if is_other and not cannot_make(usual):
@@ -294,10 +298,20 @@ def find_uncacheable(facts: inputs.Facts) -> Iterator[inputs.Finding]:
 
 
 def find_slow_cap(facts: inputs.Facts) -> Iterator[inputs.Finding]:
-    """Under a size cap every write reads every ``-atime`` file."""
-    entries = len(facts.cache.inventory.entries)
-    if facts.capped and entries >= _SLOW_CAP_ENTRIES:
-        yield facts.finding("slow-cap", count=format_count(entries, "entry"))
+    """Under a size cap every write reads every ``-atime`` file: as long as some take, scaled up."""
+    entries = facts.cache.inventory.entries
+    if not facts.capped or facts.cache.remote or len(entries) < _SCANNED:
+        return
+    started = time.perf_counter()
+    for entry in entries[:_SCANNED]:
+        file = Path(facts.cache.path, entry.info.name)
+        with suppress(OSError):
+            file.stat()
+            file.with_name(file.name.removesuffix(CACHE_SUFFIX) + ATIME_SUFFIX).read_bytes()
+    seconds = (time.perf_counter() - started) * len(entries) / _SCANNED
+    if seconds >= _SLOW_SCAN_SECONDS:
+        count = format_count(len(entries), "entry")
+        yield facts.finding("slow-cap", count=count, seconds=format_duration(seconds))
 
 
 def find_capped_bucket(facts: inputs.Facts) -> Iterator[inputs.Finding]:
