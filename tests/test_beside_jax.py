@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, clean_environment, has_modules
+from processes import sh
 
 pytestmark = pytest.mark.jax
 
@@ -57,15 +58,7 @@ class Environment:
         self.add(_JAX)
 
     def _output(self, python: str | Path, program: str) -> str:
-        done = subprocess.run(
-            [python, "-c", program],
-            env=self.variables,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
+        done = sh([python, "-c", program], env=self.variables, cwd=self.home)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -96,14 +89,7 @@ class Environment:
 
     def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run ``jaxcache``."""
-        return subprocess.run(
-            [self.python, "-m", "jaxcache", *words],
-            env=self.variables,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return sh([self.python, "-m", "jaxcache", *words], env=self.variables, cwd=self.home)
 
 
 @pytest.fixture
@@ -138,13 +124,10 @@ def test_a_run_is_observed_by_the_jaxcache_that_started_it(
     program = tmp_path / "program.py"
     program.write_text(PLAIN)
     words = ("warm", "--json", "-C", tmp_path / "warm", "--python", environment.python, program)
-    done = subprocess.run(
+    done = sh(
         [sys.executable, "-m", "jaxcache", *words],
         env={k: v for k, v in environment.variables.items() if k != "PYTHONPATH"},
         cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -215,13 +198,10 @@ def test_the_pytest_plugin_needs_pytest_alone(environment: Environment) -> None:
     (environment.home / "test_step.py").write_text(
         "import jax\ndef test_step():\n    jax.jit(lambda x: x + 1)(1.0)\n"
     )
-    done = subprocess.run(
+    done = sh(
         [environment.python, "-m", "pytest", "--jaxcache=pytest-cache", "test_step.py"],
         env=environment.variables,
         cwd=environment.home,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 of 1 hits" in done.stdout
@@ -257,11 +237,5 @@ def test_the_command_leaves_its_work_to_one_later_on_path(environment: Environme
         (directory / "jaxcache").write_text(script.format(*text))
         (directory / "jaxcache").chmod(0o755)
     path = os.pathsep.join(map(str, [*texts, os.environ["PATH"]]))
-    done = subprocess.run(
-        ["jaxcache", "ls", "-C", "a b"],
-        env=environment.variables | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = sh(["jaxcache", "ls", "-C", "a b"], env=environment.variables | {"PATH": path})
     assert (done.stdout, done.stderr) == ("['ls', '-C', 'a b']\n", "")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import sh
 
 from tools.faults.world import copy_of
 
@@ -15,9 +16,7 @@ ROOT = Path(__file__).parents[1]
 def run_python(*args: str) -> "subprocess.CompletedProcess[str]":
     """In a process of its own, because trials fork."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *args], env=env, capture_output=True, text=True, timeout=1_800, check=False
-    )
+    done = sh([sys.executable, *args], env=env, timeout=1_800)
     if done.returncode == 77:
         pytest.skip(done.stdout.strip())
     return done

@@ -6,7 +6,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import refuse_calls
 from conftest import clean_environment
+from processes import sh
 
 pytestmark = pytest.mark.skipif(
     refuse_calls.why_not("all") is not None, reason=str(refuse_calls.why_not("all"))
@@ -28,14 +28,7 @@ def without_linux(tmp_path: Path) -> Run:
 
     def run(*args: str | Path, code: int = 0) -> Any:
         command = [sys.executable, refuse_calls.__file__, "all", sys.executable, "-m", "jaxcache"]
-        done = subprocess.run(
-            [*command, *map(str, args)],
-            env=clean_environment(tmp_path),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = sh([*command, *map(str, args)], env=clean_environment(tmp_path), cwd=tmp_path)
         if "cannot refuse calls" in done.stderr:
             pytest.skip(done.stderr.splitlines()[-1])
         assert done.returncode == code, done.stderr
@@ -70,12 +63,8 @@ def test_the_calls_are_refused(tmp_path: Path) -> None:
         "]\n"
         "print([*map(refused, calls)], os.listdir('/proc'))\n"
     )
-    done = subprocess.run(
-        [sys.executable, refuse_calls.__file__, "all", sys.executable, "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = sh(
+        [sys.executable, refuse_calls.__file__, "all", sys.executable, "-c", script], cwd=tmp_path
     )
     if "cannot refuse calls" in done.stderr:
         pytest.skip(done.stderr.splitlines()[-1])

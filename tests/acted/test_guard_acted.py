@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environment, jax_version
+from processes import sh
 
 pytestmark = pytest.mark.jax
 
@@ -50,14 +51,7 @@ with {guard}:
 
 def run(python: str, program: Path) -> "subprocess.CompletedProcess[str]":
     more = {"JAX_ENABLE_COMPILATION_CACHE": "false", "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": ""}
-    return subprocess.run(
-        [python, program],
-        env=clean_environment(program.parent) | more,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
+    return sh([python, program], env=clean_environment(program.parent) | more, check=True)
 
 
 def test_the_guard_that_is_printed_refuses_what_the_server_compiles(

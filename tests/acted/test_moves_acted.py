@@ -15,6 +15,7 @@ import pytest
 from acting import act, acts_on, says
 from bundling import first_entry, forged, forged_entry, payload_of
 from conftest import CORPUS, RunCli, clean_environment
+from processes import sh
 from terminal import run_all, without_style
 
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event
@@ -209,12 +210,9 @@ def test_a_mistake_of_ours(filled: Path, tmp_path: Path) -> None:
     )
 
     def told(*words: str) -> str:
-        done = subprocess.run(
+        done = sh(
             [sys.executable, "-c", code, *words, "stats", "-C", str(filled)],
             env=clean_environment(tmp_path),
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert "ZeroDivisionError" in done.stderr, done
         return done.stderr
@@ -260,9 +258,7 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, installer: str) -> None:
     env |= {"UV_OFFLINE": "1", "UV_FIND_LINKS": str(wheels), "PIP_FIND_LINKS": str(wheels)}
     subprocess.run((*install, mine), env=env, check=True)
     code = "from jaxcache.units import format_install; print(format_install('gpu'))"
-    printed = subprocess.run(
-        (python, "-c", code), env=env, capture_output=True, text=True, check=True
-    )
+    printed = sh((python, "-c", code), env=env, check=True)
     done = act(printed.stdout, tmp_path, **env)
     assert done.returncode == 0, (printed, done)
     assert [*own.glob("lib/python3*/site-packages/cramjam")]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from acting import act, acts_on, says
 from conftest import REPOSITORY, clean_environment
+from processes import sh
 
 pytestmark = pytest.mark.jax
 
@@ -31,7 +32,7 @@ LIFTED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "PYTHONWARNINGS": "
 def real_obstore(python: str) -> str:
     """The directory of obstore beside the jax of the tests."""
     command = (python, "-c", "import obstore; print(obstore.__path__[0])")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = sh(command)
     if done.returncode:
         pytest.skip(f"{python} has no obstore")
     return done.stdout.strip()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli
+from ways import names
 
 SMALL = "0.4.38-cpu-zstd"
 
@@ -14,10 +15,6 @@ SMALL = "0.4.38-cpu-zstd"
 @pytest.fixture
 def cache(corpus: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(corpus / SMALL, tmp_path / "cache"))
-
-
-def names(cache: Path) -> set[str]:
-    return {p.name for p in cache.glob("*-cache")}
 
 
 def test_copy_between_any_two(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli
+from ways import names
 
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
@@ -20,10 +21,6 @@ SECOND = "0.8.3-cpu-zstd"
 @pytest.fixture
 def cache(corpus: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(corpus / SMALL, tmp_path / "cache"))
-
-
-def names(cache: Path) -> set[str]:
-    return {p.name for p in cache.glob("*-cache")}
 
 
 def test_diff_says_what_is_at_stake(

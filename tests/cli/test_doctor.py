@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from acting import acts_on, says
 from conftest import CORPUS, RunCli, clean_environment
+from processes import sh
 from terminal import run_all
 
 from jaxcache.cache.ledger.record import HIT, Event
@@ -399,12 +399,9 @@ def mounted(
     command += ["yes" if readonly else "", sys.executable, "--python", "/nonexistent", *args]
     if not shutil.which("unshare"):
         pytest.skip("no unshare")
-    done = subprocess.run(
+    done = sh(
         ["unshare", "--user", "--map-root-user", "--mount", *command],
-        capture_output=True,
-        text=True,
         env=clean_environment(tmp_path),
-        check=False,
     )
     if done.returncode not in (0, 1) or not done.stdout:
         pytest.skip(f"no mounts of one's own here: {done.stderr.strip()[-80:]}")

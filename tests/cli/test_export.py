@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,8 @@ import pytest
 import zstandard
 from bundling import first_entry, padded, payload_of
 from conftest import CORPUS, RunCli, clean_environment
+from processes import limited
+from ways import names
 
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.write import append
@@ -26,10 +27,6 @@ SECOND = "0.8.3-cpu-zstd"
 @pytest.fixture
 def cache(corpus: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(corpus / SMALL, tmp_path / "cache"))
-
-
-def names(cache: Path) -> set[str]:
-    return {p.name for p in cache.glob("*-cache")}
 
 
 def test_there_and_back(run_cli: RunCli, cache: Path, bundle: Path, tmp_path: Path) -> None:
@@ -139,22 +136,6 @@ def test_a_damaged_entry_finishes_in_part(run_cli: RunCli, cache: Path, tmp_path
     assert done.returncode == 3
     (left,) = json.loads(done.stdout)["left_out"]
     assert left["kind"] == "bad-codec"
-
-
-def limited(
-    home: Path, limit_bytes: int, *args: str | Path, stdin: Path | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Run a command that cannot write files larger than a limit, as on a full disk."""
-    with open(stdin or os.devnull, "rb") as file:
-        return subprocess.run(
-            [sys.executable, "-m", "jaxcache", *map(str, args)],
-            env=clean_environment(home),
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=file,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes,) * 2),
-        )
 
 
 def test_no_room_for_a_bundle(cache: Path, tmp_path: Path) -> None:

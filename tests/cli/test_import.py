@@ -3,17 +3,16 @@
 import json
 import os
 import re
-import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import zstandard
 from bundling import forged, padded, payload_of
-from conftest import CORPUS, REPOSITORY, RunCli, clean_environment
+from conftest import CORPUS, REPOSITORY, RunCli
+from processes import limited
+from ways import names
 
 from jaxcache.cache.verify import check as admission
 from jaxcache.core import names as core_names
@@ -24,10 +23,6 @@ SMALL = "0.4.38-cpu-zstd"
 @pytest.fixture
 def cache(corpus: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(corpus / SMALL, tmp_path / "cache"))
-
-
-def names(cache: Path) -> set[str]:
-    return {p.name for p in cache.glob("*-cache")}
 
 
 def test_a_dry_run_changes_nothing(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
@@ -88,22 +83,6 @@ def test_a_jax_of_ours_that_breaks_costs_the_forecast_alone(
     done = spawn_cli(*words, env={"PYTHONPATH": path})
     assert (done.returncode, "forecast" in done.stderr) == (0, False)  # no jax was started
     assert list((tmp_path / "new").glob("*-cache"))
-
-
-def limited(
-    home: Path, limit_bytes: int, *args: str | Path, stdin: Path | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Run a command that cannot write files larger than a limit, as on a full disk."""
-    with open(stdin or os.devnull, "rb") as file:
-        return subprocess.run(
-            [sys.executable, "-m", "jaxcache", *map(str, args)],
-            env=clean_environment(home),
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=file,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes,) * 2),
-        )
 
 
 def test_no_room_for_the_entries(

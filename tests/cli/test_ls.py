@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 from conftest import CORPUS, RunCli, clean_environment
+from processes import sh
 from terminal import run_all, without_style
 
 import jaxcache
@@ -34,13 +35,7 @@ def listed(run_cli: RunCli, cache: Path, *args: str) -> dict[str, Any]:
 
 
 def python(script: str, home: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env=clean_environment(home),
-        check=False,
-    )
+    return sh([sys.executable, "-c", script], env=clean_environment(home))
 
 
 def test_entries_of_one_jaxlib_are_chosen_and_removed(run_cli: RunCli, cache: Path) -> None:

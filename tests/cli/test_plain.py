@@ -1,7 +1,6 @@
 """Plain command lines, which are read without the parser: it reads the same in them."""
 
 import io
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
@@ -13,6 +12,7 @@ import pytest
 from conftest import clean_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import sh
 
 from jaxcache.cli.app import load_command
 from jaxcache.cli.commands import COMMANDS, REQUIRED, expand_options, load
@@ -141,11 +141,5 @@ def test_a_plain_line_does_not_import_the_parser(corpus: Path, tmp_path: Path) -
         f"code = run(['ls', '-C', {str(corpus / '0.10.2-cpu-zstd')!r}])\n"
         "print(code, {'typer', 'click', 'rich'} & sys.modules.keys(), file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path),
-        check=False,
-    )
+    done = sh([sys.executable, "-c", script], env=clean_environment(tmp_path))
     assert done.stderr == "0 set()\n"

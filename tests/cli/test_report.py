@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from browser import BROWSERS, Browser, open_browser
 from conftest import RunCli, clean_environment
+from processes import sh
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.write import append, pin
@@ -298,14 +298,7 @@ def test_without_plotly_the_report_has_bars_tables_and_the_slider(
         "from jaxcache.cli.main import run\n"
         f"sys.exit(run(['report', 'x.html', '-C', {str(cache)!r}]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=clean_environment(tmp_path),
-        check=False,
-    )
+    done = sh([sys.executable, "-c", script], cwd=tmp_path, env=clean_environment(tmp_path))
     cure = "pip install 'jaxcache[report]'"
     assert done.returncode == 0
     assert done.stderr.splitlines()[1:] == [f"charts are left out: {format_install('report')}"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment
+from processes import sh
 
 from jaxcache.errors import ReportError
 from jaxcache.warm.child.launch import Launch, run_listening
@@ -109,7 +110,7 @@ def test_a_program_that_ends_well_at_sigterm(start: Start, code: int) -> None:
 
 def test_an_ignored_signal_stays_ignored(cache: Path, tmp_path: Path) -> None:
     text = "import signal; assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN; print('ok')"
-    done = subprocess.run(
+    done = sh(
         [
             "nohup",
             sys.executable,
@@ -124,9 +125,6 @@ def test_an_ignored_signal_stays_ignored(cache: Path, tmp_path: Path) -> None:
             "import os, signal; os.kill(os.getppid(), signal.SIGHUP)\n" + text,
         ],
         env=clean_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=False,
         stdin=subprocess.DEVNULL,
     )
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

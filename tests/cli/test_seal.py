@@ -5,13 +5,13 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import zstandard
 from conftest import clean_environment
+from processes import sh
 
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger
@@ -178,16 +178,13 @@ def test_levels_have_bounds(run_cli, tmp_path: Path) -> None:
 
 def test_a_refused_write_is_no_damage(cache: Path, tmp_path: Path) -> None:
     """With a limit of 0 bytes per file, as on a disk without room."""
-    done = subprocess.run(
+    done = sh(
         [
             "sh",
             "-c",
             f"ulimit -f 0; exec {sys.executable} -m jaxcache seal --recompress 19 -C {cache}",
         ],
-        capture_output=True,
-        text=True,
         env=clean_environment(tmp_path),
-        check=False,
     )
     assert done.returncode == 3
     assert "not sealed, because they could not be written: file too large" in done.stderr

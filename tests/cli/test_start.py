@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment
+from processes import sh
 
 from jaxcache.cli.commands import COMMANDS
 
@@ -53,13 +54,7 @@ def test_a_listing_imports_nothing_heavy(corpus: Path, tmp_path: Path) -> None:
         f"heavy = {{*{HEAVY}}} & {{*sys.modules}}\n"
         "print(code, [*heavy], file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path),
-        check=False,
-    )
+    done = sh([sys.executable, "-c", script], env=clean_environment(tmp_path))
     assert done.stderr == "0 []\n"
     assert len(done.stdout.splitlines()) == 7
 
@@ -77,13 +72,7 @@ def test_help_and_version_load_no_pydantic(line: str, first: str, tmp_path: Path
         "import sys; from jaxcache.cli.main import run\n"
         f"print(run({line.split()}), 'pydantic' in sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path),
-        check=False,
-    )
+    done = sh([sys.executable, "-c", script], env=clean_environment(tmp_path))
     assert done.stderr == "0 False\n"
     assert done.stdout.startswith(first)
 
@@ -104,14 +93,7 @@ def test_a_program_starts_before_what_reports_on_it_is_imported(
     )
     (tmp_path / "program.py").write_text("print('program')")
     (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["jaxcache"]\n[tool.ruff]')
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=clean_environment(tmp_path),
-        check=False,
-    )
+    done = sh([sys.executable, "-c", script], cwd=tmp_path, env=clean_environment(tmp_path))
     assert done.stdout == "program\n"
     assert done.stderr.splitlines()[0] == "[]"
 
@@ -158,26 +140,14 @@ def test_ctrl_c_is_said_and_has_a_code(tmp_path: Path) -> None:
         ((), "jaxcache: interrupted [interrupted]"),
         (("--json",), '"exit_code": 130'),
     ):
-        done = subprocess.run(
-            [sys.executable, "-c", stopped, "ls", *flags],
-            capture_output=True,
-            text=True,
-            env=clean_environment(tmp_path),
-            check=False,
-        )
+        done = sh([sys.executable, "-c", stopped, "ls", *flags], env=clean_environment(tmp_path))
         assert (done.returncode, done.stdout) == (130, "")
         assert said in done.stderr
 
 
 def check_interrupted(program: str, home: Path) -> None:
     """Check that a program, which runs ``ls``, ends as an interrupted command does."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, "ls"],
-        capture_output=True,
-        text=True,
-        env=clean_environment(home),
-        check=False,
-    )
+    done = sh([sys.executable, "-c", program, "ls"], env=clean_environment(home))
     assert (done.returncode, done.stderr) == (130, "jaxcache: interrupted [interrupted]\n")
 
 
@@ -233,13 +203,7 @@ def test_a_mistake_of_ours_is_one_line_unless_asked(tmp_path: Path) -> None:
     broken = "import sys, jaxcache.store as s; s.open_store = lambda _: 1 / 0\n"
     for flag, shown in ((), False), (("--debug",), True):
         script = f"{broken}from jaxcache.cli.main import run; sys.exit(run([*{flag!r}, 'ls']))"
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            capture_output=True,
-            text=True,
-            env=clean_environment(tmp_path),
-            check=False,
-        )
+        done = sh([sys.executable, "-c", script], env=clean_environment(tmp_path))
         assert done.returncode == 1
         assert ("Traceback" in done.stderr) == shown
         assert ("[internal-error]" in done.stderr) != shown
@@ -249,6 +213,6 @@ def test_closed_streams_are_no_failure(tmp_path: Path) -> None:
     """A daemon may start programs with neither."""
     for closed in (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
         command = f"{sys.executable} -m jaxcache where {closed}"
-        env = clean_environment(tmp_path)
+        env = clean_environment(tmp_path) | {"JAX_COMPILATION_CACHE_DIR": "/srv/jax"}
         done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, b""), closed

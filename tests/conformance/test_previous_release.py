@@ -25,6 +25,7 @@ from bundling import opened
 from conftest import REPOSITORY, RunCli
 from filelock import FileLock
 from packaging.requirements import Requirement
+from processes import sh
 from schemas import check_document
 
 Run = Callable[..., Any]
@@ -73,9 +74,7 @@ def build_previous(commit: str | None, directory: Path) -> None:
     with tarfile.open(fileobj=BytesIO(source)) as archive:
         archive.extractall(directory / "source", filter="data")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", directory]
-    done = subprocess.run(
-        [*build, directory / "source"], capture_output=True, text=True, check=False
-    )
+    done = sh([*build, directory / "source"])
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = directory.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
@@ -97,7 +96,7 @@ def install_refused_dependencies(installed: Path) -> None:
         return
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pip += ["--retries", "1", "--target", str(installed)]
-    done = subprocess.run([*pip, *refused], capture_output=True, text=True, check=False)
+    done = sh([*pip, *refused])
     if done.returncode != 0:
         said = done.stderr.splitlines()[-1:]
         pytest.skip(f"the version before needs {', '.join(refused)}; pip: {said}")
@@ -141,14 +140,7 @@ def cache(corpus: Path, tmp_path: Path) -> Path:
 def test_it_is_another_one(before: Path, tmp_path: Path) -> None:
     script = "import jaxcache; print(jaxcache.__file__)"
     env = {**os.environ, "PYTHONPATH": str(before)}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = sh([sys.executable, "-c", script], env=env, cwd=tmp_path, check=True)
     assert done.stdout.startswith(str(before))
 
 

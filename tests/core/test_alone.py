@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from conftest import REPOSITORY
+from processes import sh
 
 MODULES = sorted(p.stem for p in (REPOSITORY / "jaxcache" / "core").glob("[!_]*.py"))
 CODE = """
@@ -31,11 +32,8 @@ def _pythons() -> list[str]:
 
 @pytest.mark.parametrize("python", _pythons(), ids=os.path.basename)
 def test_core_needs_the_standard_library_alone(python: str) -> None:
-    done = subprocess.run(
-        [python, "-I", "-S", "-W", "error", "-c", CODE, str(REPOSITORY / "jaxcache"), *MODULES],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = sh(
+        [python, "-I", "-S", "-W", "error", "-c", CODE, str(REPOSITORY / "jaxcache"), *MODULES]
     )
     assert done.stderr == ""
     loaded = set(json.loads(done.stdout))

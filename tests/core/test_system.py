@@ -2,13 +2,13 @@
 
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from processes import sh
 
 from jaxcache.core.system import processor_quota
 
@@ -85,7 +85,5 @@ def one_core(tmp_path: Path) -> Iterator[Path]:
 def test_a_quota_of_one_processor_counts_as_one_core(one_core: Path) -> None:
     count = "from jaxcache.core.system import available_cores; print(available_cores())"
     join = f"open({str(one_core)!r}, 'w').write('0')"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{join}; {count}"], capture_output=True, text=True, check=True
-    )
+    done = sh([sys.executable, "-c", f"{join}; {count}"], check=True)
     assert done.stdout == "1\n"

@@ -1,6 +1,5 @@
 """Damaged, foreign and hostile payloads end in findings, within bounded memory."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import zstandard
 from conftest import CORPUS, clean_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import sh
 
 from jaxcache.core.wire import write_varint
 from jaxcache.entry.decode import decode_payload
@@ -174,14 +174,7 @@ def test_hostile_payloads_end_in_a_finding_within_bounded_memory(name: str, tmp_
         "found = decode_payload(data)\n"
         "assert found.problems, found\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, path],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path),
-        timeout=60,
-        check=False,
-    )
+    done = sh([sys.executable, "-c", script, path], env=clean_environment(tmp_path), timeout=60)
     assert done.returncode == 0, done.stderr[-1500:]
 
 
@@ -219,13 +212,9 @@ def test_large_constants_are_stepped_over(tmp_path: Path) -> None:
         "grown = int(hwm.split()[1]) * 1024 - before\n"
         "assert grown < 2.2 * (48 << 20), grown\n"
     )
-    done = subprocess.run(
+    done = sh(
         [sys.executable, "-c", script, tmp_path / "entry", Path(__file__).parent, reader],
-        capture_output=True,
-        text=True,
         env=clean_environment(tmp_path),
-        timeout=120,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-1500:]
 

@@ -1,13 +1,13 @@
 """Run programs that use jaxcache from inside, and read what they print at their end."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import clean_environment, has_modules
+from processes import sh
 
 #: Counts what JAX itself counts, beside us; ``own()`` returns and forgets it.
 OWN_COUNTS = """
@@ -68,15 +68,7 @@ def run_inside(inside_python: str, inside_environment: dict[str, str], tmp_path:
     ) -> Any:
         path = home / "program.py"
         path.write_text(program)
-        done = subprocess.run(
-            [*prefix, inside_python, path],
-            env=inside_environment | env,
-            cwd=home,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = sh([*prefix, inside_python, path], env=inside_environment | env, cwd=home)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

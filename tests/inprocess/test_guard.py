@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli, jax_version
+from processes import sh
 
 import jaxcache
 from tests.inprocess.conftest import RunInside
@@ -108,12 +109,10 @@ def test_without_the_variable_nothing_is_armed(run_inside: RunInside) -> None:
 
 
 def test_a_variable_of_another_form_is_reported_once(inside_python: str, tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = sh(
         [inside_python, "-c", "import jax, jaxcache; jaxcache.warmed_up()"],
         env={**os.environ, "JAXCACHE_GUARD": "comple:raise"},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert done.stderr.count("runs without a guard: JAXCACHE_GUARD must be") == 1
@@ -121,7 +120,7 @@ def test_a_variable_of_another_form_is_reported_once(inside_python: str, tmp_pat
 
 @pytest.mark.parametrize("is_up", [True, False])
 def test_a_guard_that_was_never_up_says_so(inside_python: str, tmp_path: Path, is_up: bool) -> None:
-    done = subprocess.run(
+    done = sh(
         [
             inside_python,
             "-c",
@@ -129,8 +128,6 @@ def test_a_guard_that_was_never_up_says_so(inside_python: str, tmp_path: Path, i
         ],
         env={**os.environ, "JAXCACHE_GUARD": "compile:raise"},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         check=True,
     )
     no_effect = "JAXCACHE_GUARD had no effect: the program did not call jaxcache.warmed_up()\n"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
+from processes import sh
 
 from jaxcache.render.warm import headline, phases_line
 from jaxcache.warm.report.report import Module, Report
@@ -76,14 +77,8 @@ def test_a_notebook_ends_with_a_cell_of_hits(
     write_notebook(tmp_path / "in.ipynb", CELLS)
     convert = ("jupyter", "nbconvert", "--execute", "--to", "notebook", "--output", "out.ipynb")
     command = ("run", "--json", "-C", tmp_path / "cache", "--", sys.executable, "-m", *convert)
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxcache", *command, tmp_path / "in.ipynb"],
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    done = sh(
+        [sys.executable, "-m", "jaxcache", *command, tmp_path / "in.ipynb"], env=env, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
@@ -125,13 +120,10 @@ def warm_notebook(tmp_path: Path, inside_environment: dict[str, str]) -> WarmNot
 
     def warm(*cells: str) -> "subprocess.CompletedProcess[str]":
         write_notebook(tmp_path / "in.ipynb", [*cells])
-        return subprocess.run(
+        return sh(
             [sys.executable, "-c", WARM, "warm", "-C", tmp_path / "cache", "in.ipynb"],
             env=inside_environment,
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     return warm

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import has_modules
+from processes import sh
 
 from tests.inprocess.conftest import OWN_COUNTS
 
@@ -100,14 +100,10 @@ class Suite:
         for path in self.directory.glob("own-*"):
             path.unlink()
         command = [self._python, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers"]
-        done = subprocess.run(
+        done = sh(
             [*prefix, *command, "-W", "error", *self._plugin, *options],
             env=self._env | env,
             cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done

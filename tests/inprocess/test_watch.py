@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import clean_environment
+from processes import sh
 
 import jaxcache
 from tests.inprocess.conftest import OWN_COUNTS, RunInside
@@ -260,13 +260,7 @@ def test_import_is_light(tmp_path: Path) -> None:
         "import sys, json; before = set(sys.modules); import jaxcache\n"
         "print(json.dumps(sorted({m.partition('.')[0] for m in set(sys.modules) - before})))"
     )
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", script],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path),
-        check=True,
-    )
+    done = sh([sys.executable, "-I", "-c", script], env=clean_environment(tmp_path), check=True)
     assert json.loads(done.stdout) == ["jaxcache"]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import PYTHONPATH, REPOSITORY, RunCli, find_jax_pythons, has_modules, jax_version
+from processes import sh
 
 pytest.importorskip("yaml")
 from tools.ci.caches import CacheStore
@@ -318,9 +319,7 @@ def test_container(env: dict[str, str], project: Project, tmp_path: Path) -> Non
 
     def execute(command: str | list[str]) -> "subprocess.CompletedProcess[str]":
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
-        return subprocess.run(
-            words, env=env, cwd=image, capture_output=True, text=True, check=False
-        )
+        return sh(words, env=env, cwd=image)
 
     start: list[str] = []
     text = (EXAMPLES / "container" / "Containerfile").read_text().replace("/app", str(image))

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli, clean_environment, find_jax_pythons
+from processes import sh
 
 yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.jax
@@ -114,14 +115,11 @@ class Machine:
     def run(self, *command: str | Path, code: int = 0, **env: str) -> str:
         """Run a command to its expected end; what it printed. It may use the test's bucket."""
         access = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        done = subprocess.run(
+        done = sh(
             list(map(str, command)),
             cwd=self.home,
             env=self.env | access | env,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout

@@ -7,12 +7,12 @@ there is for ``tools/gpu_evidence.py`` to show.
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli, jax_version
+from processes import sh
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
@@ -54,12 +54,7 @@ def host(request: Any, tmp_path: Path) -> tuple[str, str, Path]:
     python = os.environ.get(f"JAXCACHE_TEST_{platform.upper()}_PYTHON")
     if not python:
         pytest.skip(f"make test-{platform} runs this")
-    done = subprocess.run(
-        [python, DATA / "deviceless_profile.py", platform],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = sh([python, DATA / "deviceless_profile.py", platform])
     if "does not describe" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
@@ -80,13 +75,7 @@ def test_entries_are_the_targets(
     made = {m["module"]: m for m in json.loads(done.stdout)["modules"]}
     assert {m["outcome"] for m in made.values()} == {"written"}
 
-    apart = subprocess.run(
-        [python, DATA / "keys_apart.py", profile],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
+    apart = sh([python, DATA / "keys_apart.py", profile], check=True, cwd=tmp_path)
     keys = json.loads(apart.stdout)
     assert len(keys) == 5
     assert {name: made[name]["key"] for name in keys} == keys

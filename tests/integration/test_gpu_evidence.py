@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, clean_environment
+from processes import sh
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
@@ -24,7 +24,7 @@ def test_the_script_settles_on_a_cpu_what_can_be(each_jax_python: str, tmp_path:
         "--small",
     ]
     env = {k: v for k, v in clean_environment(tmp_path).items() if k != "PYTHONWARNINGS"}
-    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True)
+    done = sh(command, env=os.environ | env)
     found = json.loads((tmp_path / "out" / "report.json").read_text())
     profile = json.loads((tmp_path / "out" / "profile.json").read_text())
     if any("no-topology" in trouble for trouble in found["troubles"]):  # before JAX 0.11

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import RunCli
-from test_run_unobserved import make_environment
+from test_run_jax import make_environment
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 

@@ -1,13 +1,13 @@
 """Where a start goes: phases that add up, agree with JAX, and name what was planted."""
 
 import json
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli
+from processes import sh
 from warm_checks import Warm
 
 from jaxcache.warm.report.notes import advise
@@ -239,11 +239,9 @@ def test_retraces_have_the_reason_that_jax_logs(
     warm: Warm, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     path = script(RETRACED)
-    logged = subprocess.run(
+    logged = sh(
         [each_jax_python, str(path)],
         env={"JAX_EXPLAIN_CACHE_MISSES": "1", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
         check=True,
     )
     log = _words(logged.stderr)

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli, clean_environment, jax_version
+from processes import sh
 from warm_checks import STEP
 
 from tools.matrix import ASK
@@ -132,13 +132,7 @@ def test_the_matrix_says_which_private_name_has_moved(
     if "targets" in line and jax_version(each_jax_python) < (0, 11):
         pytest.skip("targets take JAX 0.11")
     env = clean_environment(tmp_path) | (lack(name) if name else {})
-    done = subprocess.run(
-        [each_jax_python, "-c", ASK, str(REPOSITORY)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=env,
-    )
+    done = sh([each_jax_python, "-c", ASK, str(REPOSITORY)], check=True, env=env)
     told = done.stdout.splitlines()[1:]
     assert bool(told) is bool(name)
     assert all(name.rpartition(".")[2] in t for t in told)

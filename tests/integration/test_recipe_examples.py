@@ -1,13 +1,13 @@
 """The set-ups in examples/recipes: their own lines are run, each part by a process of its own."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY, clean_environment
+from processes import sh
 from warm_checks import STEP
 
 yaml = pytest.importorskip("yaml")
@@ -32,14 +32,7 @@ def shell(tmp_path: Path, jax_python: str) -> Any:
 
     def run(*line: str, **env: str) -> None:
         path = f"{bin_}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            line,
-            cwd=tmp_path,
-            env=clean_environment(tmp_path) | {"PATH": path, **env},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = sh(line, cwd=tmp_path, env=clean_environment(tmp_path) | {"PATH": path, **env})
         assert done.returncode == 0, done.stderr + done.stdout
 
     return run

@@ -1,11 +1,11 @@
 """The table of JAX's releases, asked of every JAX at hand."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import clean_environment
+from processes import sh
 
 from jaxcache.core.machine import MOSAIC_PATHS
 from tools.generate.releases import CHANGES
@@ -45,9 +45,7 @@ print(json.dumps({
 
 
 def test_each_rule_holds_in_this_jax(each_jax_python: str) -> None:
-    done = subprocess.run(
-        [each_jax_python, "-c", _PROBE], capture_output=True, text=True, check=False
-    )
+    done = sh([each_jax_python, "-c", _PROBE])
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     version = seen.pop("version")
@@ -98,11 +96,8 @@ def test_the_path_of_a_kernel_is_in_the_key(each_jax_python: str, tmp_path: Path
     for path in paths:
         path.parent.mkdir()
         path.write_text(_KERNEL)
-    done = subprocess.run(
+    done = sh(
         [each_jax_python, "-c", _KERNELS, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        check=False,
         env=clean_environment(tmp_path) | {"JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": ""},
     )
     assert done.returncode == 0, done.stderr

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment
+from processes import sh
 
 OWNER = 65534
 pytestmark = [
@@ -50,13 +50,7 @@ def run_as_owner(python: str, cache: Path, home: Path) -> dict[str, int]:
         "JAX_PLATFORMS": "cpu",
         "PYTHONWARNINGS": "default",
     }
-    done = subprocess.run(
-        [python, "-c", PROGRAM, str(cache), str(OWNER)],
-        capture_output=True,
-        text=True,
-        env=env,
-        check=False,
-    )
+    done = sh([python, "-c", PROGRAM, str(cache), str(OWNER)], env=env)
     assert done.returncode == 0, done.stderr
     counted: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return counted

@@ -7,7 +7,6 @@ Wants a Python that has torch and a C++ compiler: ``make test-torch`` installs o
 import json
 import os
 import shutil
-import subprocess
 import sys
 import textwrap
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from acting import act, acts_on
 from conftest import spawn
+from processes import sh
 from terminal import run_all, without_style
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -276,7 +276,7 @@ def test_a_program_that_compiles_apart_is_reported_and_keeps_its_exit_code(
     run_torch: Run, torch_python: str, tmp_path: Path
 ) -> None:
     asked = "import torch; print(hasattr(getattr(torch.compiler, 'precompile', None), 'capture'))"
-    told = subprocess.run([torch_python, "-c", asked], capture_output=True, text=True, check=True)
+    told = sh([torch_python, "-c", asked], check=True)
     for name, (source, code, outcomes) in APART.items():
         if name == "captured" and "True" not in told.stdout:  # before torch 2.15
             continue

@@ -5,25 +5,29 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from acting import acts_on, says
 from conftest import RunCli, clean_environment
+from processes import sh
 from warm_checks import outcomes
 
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.store import open_store
+from jaxcache.warm.child.child import free_port
+from jaxcache.warm.crosshost.target_profile import read_profile
 
 pytestmark = pytest.mark.jax
-
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 WORKLOAD = Path(__file__).parents[1] / "data" / "workload_44.py"
 #: Those that can rebuild a topology.
 _OLDEST = (0, 11)
-
 Target = Callable[..., Any]
 
 
@@ -31,11 +35,9 @@ Target = Callable[..., Any]
 def capture(python: str) -> str:
     """The profile of a host with four devices, once for each Python."""
     with tempfile.TemporaryDirectory() as home:
-        done = subprocess.run(
+        done = sh(
             [sys.executable, "-m", "jaxcache", "target", "capture", "--python", python],
             env=clean_environment(Path(home)) | FOUR,
-            capture_output=True,
-            text=True,
             check=True,
         )
     return done.stdout
@@ -356,3 +358,173 @@ def test_a_recipe_is_compiled_for_a_target(
         (tmp_path / "wrong.json").write_text(json.dumps({**target, **change}))
         done = run_cli(*compile_, "wrong.json")
         assert json.loads(done.stderr)["error"]["code"] == code
+
+
+# ``warm --target DIR``: entries that are made on one machine for all processes of a pod.
+
+
+TWO_DEVICES = "--xla_force_host_platform_device_count=2"
+#: One program of all devices, and one of the devices of each process.
+PROGRAM = """
+import jax, numpy as np
+jax.distributed.initialize()
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+split = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
+data = np.arange(8, dtype=np.float32)
+def whole(x): return (x * x).sum()
+def single(x): return x * 3
+x = jax.make_array_from_callback((8,), split, lambda i: data[i])
+assert np.asarray(jax.jit(whole)(x)) == 140
+assert np.asarray(jax.jit(single)(np.ones(3, np.float32)))[0] == 3
+"""
+
+
+def together(directory: Path, *words: object) -> list[tuple[int, str, str]]:
+    """Run a command as both processes of a pod, as on two hosts; exit code, output and errors."""
+    port, running = free_port(), []
+    for number in "01":
+        env = clean_environment(directory) | {
+            "XLA_FLAGS": TWO_DEVICES,
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "JAX_NUM_PROCESSES": "2",
+            "JAX_PROCESS_ID": number,
+        }
+        command = [sys.executable, "-m", "jaxcache", *map(str, words)]
+        running.append(
+            subprocess.Popen(
+                command,
+                cwd=directory,
+                env=env,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+    said = [child.communicate(timeout=300) for child in running]
+    return [(child.returncode, *s) for child, s in zip(running, said, strict=True)]
+
+
+def counts(document: Any) -> Counter[tuple[str, str, str]]:
+    return Counter((m["module"], m["outcome"], m["reason"]) for m in document["modules"])
+
+
+@pytest.fixture
+def python(each_jax_python: str, run_cli: RunCli) -> str:
+    """A Python whose jax rebuilds topologies."""
+    shown = json.loads(run_cli("target", "capture", "--python", each_jax_python).stdout)
+    if tuple(map(int, shown["jax_version"].split(".")[:2])) < (0, 11):
+        pytest.skip(f"jax {shown['jax_version']} cannot rebuild a topology")
+    return each_jax_python
+
+
+@acts_on("on every host, as process of the pod: jaxcache target capture DIR/")
+def test_every_process_of_a_pod_hits_what_was_made_for_it(
+    run_cli: RunCli, python: str, tmp_path: Path, script: Any
+) -> None:
+    (tmp_path / "pod").mkdir()
+    path = script(PROGRAM)
+    warm = ("warm", "--json", "-C", "cache", "--python", python)
+    told = run_cli(*warm, "--target", "pod", path)
+    assert told.returncode != 0 and says(told.stderr, "on every host"), told
+    words = json.loads(told.stderr)["error"]["hint"].partition("jaxcache ")[2].split()
+    words = ["pod/" if word == "DIR/" else word for word in words]
+    captured = together(tmp_path, *words, "--python", python)
+    assert [code for code, *_ in captured] == [0, 0], captured
+    files = sorted(p.name for p in (tmp_path / "pod").iterdir())
+    assert files == ["process-0-of-2.json", "process-1-of-2.json"]
+    made = json.loads(run_cli(*warm, "--target", "pod", path).stdout)
+    written = "written", "not-in-cache"
+    assert counts(made) == {("jit_whole", *written): 2, ("jit_single", *written): 2}
+    hosts = ("--processes", "2", "--devices", "2", "--fail-on-miss", "--timeout", "200s")
+    there = run_cli(*warm, *hosts, path)
+    assert there.returncode == 0, there.stderr
+    assert counts(json.loads(there.stdout)) == {
+        ("jit_whole", "hit", "in-cache"): 2,
+        ("jit_single", "hit", "in-cache"): 2,
+    }
+    checked = together(
+        tmp_path, "target", "check", "pod", "-C", "cache", "--json", "--python", python
+    )
+    assert [code for code, *_ in checked] == [0, 0], checked
+    for _, document, _ in checked:  # the other two are of the other process
+        found = json.loads(document)
+        assert (found["entries"], found["for_target"], found["looked_up"]) == (4, 2, 2)
+
+
+def test_a_key_that_processes_share_is_made_once(
+    run_cli: RunCli, python: str, tmp_path: Path, script: Any
+) -> None:
+    # A pod in which each process knows the whole topology, as on GPUs and TPUs.
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    assert run_cli("target", "capture", "four.json", "--python", python, env=env).returncode == 0
+    four = replace(
+        read_profile(str(tmp_path / "four.json")), process_count=2, device_processes=(0, 0, 1, 1)
+    )
+    (tmp_path / "pod").mkdir()
+    for number in (0, 1):
+        profile = replace(four, process_index=number).to_bytes()
+        (tmp_path / "pod" / f"{number}.json").write_bytes(profile)
+    warm = ("warm", "--json", "-C", "cache", "--python", python)
+    made = json.loads(run_cli(*warm, "--target", "pod", script(PROGRAM)).stdout)
+    assert counts(made) == {
+        ("jit_whole", "written", "not-in-cache"): 1,
+        ("jit_whole", "hit", "in-cache"): 1,
+        ("jit_single", "written", "not-in-cache"): 2,  # of one device each, named in the key
+    }
+    alone = script(PROGRAM.replace("jax.distributed.initialize()", ""), "alone.py")
+    there = json.loads(run_cli(*warm, alone, env=env).stdout)
+    assert {o for _, o, _ in counts(there)} == {"hit"}
+
+
+# Entries that a profile guides (PGLE): labelled, and refused where nobody could make them.
+
+
+#: The first function has no profile, the second brings one along.
+GUIDED = """
+import jax, jax.numpy as jnp, numpy as np
+x = np.ones((4, 4), np.float32)
+profile = {"fdo_profile": b'costs { name: "dot" cost_us: 1.0 }'}
+def step(x): return jnp.sin(x) @ x
+jax.jit(step)(x)
+jax.jit(step, compiler_options=profile)(x)
+"""
+
+
+def test_an_entry_with_a_profile_is_labelled_and_no_recipe_makes_it(
+    run_cli: RunCli, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    python = ("-C", "cache", "--python", each_jax_python)
+    done = run_cli("warm", "--json", *python, "--record", "x.recipe", script(GUIDED))
+    assert done.returncode == 0, done.stderr
+    first, second = (m["key"] for m in json.loads(done.stdout)["modules"])
+    for key, guided in ((first, False), (second, True)):
+        shown = json.loads(run_cli("show", "-C", "cache", "--json", key).stdout)
+        assert shown["compile_options"]["profile_guided"] is guided
+    explained = run_cli("explain", "-C", "cache", "--json", first, second)
+    (difference,) = json.loads(explained.stdout)["differences"]
+    assert difference["component"] == "compile_options"
+    assert "(PGLE)" in difference["right"]
+    other = ("-C", "other", "--used-at", tmp_path / "cache", "--python", each_jax_python)
+    compiled = run_cli("compile", "x.recipe", "--json", *other)
+    found = {m["key"]: m for m in json.loads(compiled.stdout)["modules"]}
+    assert (found[first]["outcome"], found[second]["reason"]) == ("written", "pgle")
+    assert not list((tmp_path / "other").glob(f"{second}*"))
+
+
+def test_a_target_makes_nothing_that_follows_a_profile(
+    run_cli: RunCli, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    python = ("--python", each_jax_python)
+    guided = run_cli("target", "capture", *python, env={"JAX_ENABLE_PGLE": "1"})
+    assert guided.returncode == 2
+    assert "[profile-guided]" in guided.stderr
+    captured = run_cli("target", "capture", "here.json", *python)
+    assert captured.returncode == 0, captured.stderr
+    version = json.loads((tmp_path / "here.json").read_text())["jax_version"]
+    if tuple(map(int, version.split(".")[:2])) < (0, 11):
+        pytest.skip(f"jax {version} cannot rebuild a topology")
+    path = script(GUIDED.replace("x = np", 'jax.config.update("jax_enable_pgle", True)\nx = np'))
+    warmed = run_cli("warm", "--json", "-C", "cache", *python, "--target", "here.json", path)
+    found = {(m["outcome"], m["reason"]) for m in json.loads(warmed.stdout)["modules"]}
+    assert found == {("skipped", "profile-guided")}

@@ -5,7 +5,6 @@ import os
 import pydoc
 import re
 import shutil
-import subprocess
 import sys
 import time
 from importlib import import_module
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from processes import sh
 
 import jaxcache
 from jaxcache.cli.commands import COMMANDS
@@ -127,12 +127,9 @@ def test_a_typed_program_calls_every_public_function() -> None:
     client = REPOSITORY / "tests" / "lint" / "typed_client.py"
     called = set(re.findall(r"\.(\w+)", client.read_text("utf-8")))
     assert {*public_methods(), *jaxcache.__all__} - called == set()
-    checked = subprocess.run(
+    checked = sh(
         [sys.executable, "-m", "mypy", "--strict", "tests/lint/typed_layouts.py", str(client)],
         cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
 

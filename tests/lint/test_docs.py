@@ -15,6 +15,7 @@ import pytest
 from command_line import run_in_process
 from conftest import REPOSITORY, clean_environment
 from documented import MARK, Page, missing_line, read_page
+from processes import sh
 from schemas import check_document
 from terminal import Terminal, without_style
 
@@ -262,7 +263,7 @@ def _texts(picture: Path) -> list[str]:
 @pytest.mark.slow
 def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed: the group docs")
-    done = subprocess.run(
+    done = sh(
         [
             sys.executable,
             "-W",
@@ -276,9 +277,6 @@ def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
             tmp_path / "site",
         ],
         cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
     )
     assert done.returncode == 0, done.stderr

@@ -3,13 +3,13 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 from conftest import REPOSITORY, clean_environment
+from processes import sh
 from terminal import Terminal
 
 from jaxcache.cache.listing import _GROUPS
@@ -78,19 +78,14 @@ def shell_env(tmp_path: Path) -> dict[str, str]:
 
 
 def run(args: list[str], env: dict[str, str]) -> str:
-    done = subprocess.run(args, capture_output=True, text=True, env=env, check=False, timeout=60)
+    done = sh(args, env=env, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
 
 
 def test_what_is_committed_is_what_is_generated() -> None:
-    done = subprocess.run(
-        [sys.executable, REPOSITORY / "tools" / "gen.py", "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = sh([sys.executable, REPOSITORY / "tools" / "gen.py", "--check"])
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -263,11 +258,8 @@ def test_man_pages_without_a_warning(tmp_path: Path) -> None:
     pages = sorted((REPOSITORY / "man").glob("*.1"))
     assert len(pages) == len(COMMANDS) + 1
     for page in pages:
-        done = subprocess.run(
+        done = sh(
             [man, "--warnings", "-E", "UTF-8", "-l", str(page)],
-            capture_output=True,
-            text=True,
-            check=False,
             env=clean_environment(tmp_path) | {"MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
         )
         assert done.stderr == ""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from processes import sh
 
 from jaxcache.render.view import SHAPES
 
@@ -163,11 +164,5 @@ def test_python_310_itself_compiles_it(tmp_path: Path) -> None:
     if python is None or subprocess.run([python, "-c", ""], check=False).returncode:
         pytest.skip("Python not found: 3.10 here")
     code = "import sys\nfor p in sys.argv[1:]: compile(open(p, encoding='utf-8').read(), p, 'exec')"
-    done = subprocess.run(
-        [python, "-W", "error", "-c", code, *map(str, FILES)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
+    done = sh([python, "-W", "error", "-c", code, *map(str, FILES)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,6 @@
 """What is released: built from the sdist, installed into an empty environment, used there."""
 
 import os
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import REPOSITORY, clean_environment
+from processes import sh
 
 import jaxcache
 from jaxcache.cli.commands import COMMANDS
@@ -21,15 +21,7 @@ pytestmark = pytest.mark.slow
 
 def run(*args: str | Path, home: Path, cwd: Path | None = None) -> str:
     env = {k: v for k, v in clean_environment(home).items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
-        [str(a) for a in args],
-        capture_output=True,
-        text=True,
-        env=env,
-        cwd=cwd or home,
-        check=False,
-        timeout=600,
-    )
+    done = sh([str(a) for a in args], env=env, cwd=cwd or home)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -130,7 +122,7 @@ def test_it_warms_a_python_that_knows_nothing_of_it(
 ) -> None:
     (tmp_path / "job.py").write_text("import jax; print(jax.jit(lambda x: x + 1)(1.0))\n")
     for option, outcome in (("--strict", "0 of 1 hits"), ("--fail-on-miss", "1 of 1 hits")):
-        done = subprocess.run(
+        done = sh(
             [
                 installed / "bin" / "jaxcache",
                 "warm",
@@ -141,11 +133,7 @@ def test_it_warms_a_python_that_knows_nothing_of_it(
                 tmp_path / "cache",
                 tmp_path / "job.py",
             ],
-            capture_output=True,
-            text=True,
             cwd=tmp_path,
-            check=False,
-            timeout=600,
             env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
         )
         assert done.returncode == 0, done.stderr

@@ -1,7 +1,6 @@
 """Run real programs with the live layer in them."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY, clean_environment, has_modules, jax_version
 from plain_jax import run_plain
+from processes import sh
 
 from jaxcache.core.system import available_cores
 from live.loading_ahead import ON, START
@@ -69,7 +69,7 @@ def finds_the_layer(python: str) -> bool:
         "from importlib.metadata import entry_points as e\n"
         "print(any('jaxcache' in p.value for p in e(group='jax_plugins')))"
     )
-    done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
+    done = sh([python, "-c", script], check=True)
     return done.stdout.strip() == "True"
 
 
@@ -136,15 +136,7 @@ def run_live(jax_python: str, tmp_path: Path) -> RunLive:
         if settings.get("JAXCACHE_LIVE") == "0":  # plain JAX, with which the layer is compared
             done = run_plain(command, env=env, cwd=tmp_path, check=False)
         else:
-            done = subprocess.run(
-                command,
-                env=env,
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
+            done = sh(command, env=env, cwd=tmp_path, timeout=timeout)
         lines = done.stdout.splitlines()
         document = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
         # XLA of 0.8 names tuning flags of the compiler that are no features of the CPU.
@@ -167,7 +159,7 @@ def entries(cache_dir: Path, module: str = "") -> list[Path]:
 def can_load_ahead(python: str) -> bool:
     """Whether that jax lets the layer load entries ahead."""
     script = "from jax._src import util; print(hasattr(util, 'register_cache'))"
-    done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
+    done = sh([python, "-c", script], check=True)
     return done.stdout.strip() == "True"
 
 

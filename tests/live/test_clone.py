@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from processes import sh
 from test_security import is_in_table
 
 from live.conftest import PROGRAM, TELL, RunLive, entries, live_environment
@@ -22,14 +23,7 @@ def test_a_program_in_a_clone_runs_as_outside_of_it(
     del env["JAXCACHE_LIVE"]
 
     def run() -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [newer_python, tmp_path / "program.py"],
-            env=env,
-            cwd=clone,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        return sh([newer_python, tmp_path / "program.py"], env=env, cwd=clone, check=True)
 
     before = {path.name for path in (clone / ".c").iterdir()}
     done = run()

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import clean_environment
+from processes import sh
 
 from live.conftest import PROGRAM, RunLive, entries
 
@@ -212,12 +212,10 @@ print(json.dumps([sorted(own), sorted(set(sys.modules) - before)]))
 
 @pytest.mark.jax
 def test_it_imports_no_package_that_jax_does_not(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = sh(
         [sys.executable, "-c", IMPORTS, str(tmp_path / "cache")],
         env=clean_environment(tmp_path),
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         check=True,
     )
     own, enabled = json.loads(done.stdout)

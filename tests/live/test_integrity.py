@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import refuse_calls
 from conftest import RunCli, find_jax_pythons
+from processes import sh
 
 from jaxcache.live.frame import decode
 from live.conftest import PROGRAM, TELL, RunLive, entries, live_environment
@@ -84,13 +85,9 @@ def test_damaged_entries_are_compiled_again_and_replaced(
     jax_python: str, tmp_path: Path, trials: int
 ) -> None:
     env = live_environment(jax_python, tmp_path, tmp_path / "cache")
-    done = subprocess.run(
+    done = sh(
         [jax_python, "-c", PROGRAM + FLIPS + TELL, str(trials), "5"],
         env=env | {"JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
@@ -227,9 +224,7 @@ def test_a_kill_in_the_middle_of_writes_uploads_and_evictions_loses_nothing(
     cache.mkdir()
     kills = max(min(kills, 40), kills // len(find_jax_pythons()))  # the versions share the sweep
     command = [jax_python, "-c", KILLED, str(kills)]
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=900, check=False
-    )
+    done = sh(command, env=env, timeout=900)
     assert done.returncode == 0, done.stderr
     found, up = list(cache.glob("jit_k*-cache")), list(shared.glob("jit_k*-cache"))
     assert found

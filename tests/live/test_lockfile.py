@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from acting import act, acts_on
+from processes import sh
 
 from live.conftest import PROGRAM, RunLive, entries
 
@@ -78,8 +79,6 @@ assert held
 
 
 def test_a_new_file_that_another_process_has_locked_is_written_all_the_same(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED, tmp_path / "file"], capture_output=True, text=True
-    )
+    done = sh([sys.executable, "-c", WATCHED, tmp_path / "file"])
     assert done.returncode == 0, done.stderr
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"whole"]

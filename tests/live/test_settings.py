@@ -1,12 +1,12 @@
 """Where live settings come from, and what the entry point costs where nothing asks for it."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import GiveAway, clean_environment
+from processes import sh
 
 from jaxcache.cache.trust import find_project, trust_project
 from jaxcache.core.configuration import forget_reported
@@ -182,12 +182,10 @@ print(json.dumps(sorted(m for m in sys.modules if m.startswith("jaxcache.live"))
 
 def ask_entry_point(home: Path, **env: str) -> tuple[list[str], str]:
     """The modules of the live layer that the entry point imports, and its standard error."""
-    done = subprocess.run(
+    done = sh(
         [sys.executable, "-c", ENTRY],
         env=clean_environment(home) | env,
         cwd=home / "project",
-        capture_output=True,
-        text=True,
         check=True,
     )
     return json.loads(done.stdout), done.stderr

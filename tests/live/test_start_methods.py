@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli
+from processes import sh
 
 from live.conftest import (
     PROGRAM,
@@ -161,14 +162,7 @@ def test_children_of_multiprocessing_have_a_layer_of_their_own(
 ) -> None:
     (tmp_path / "children.py").write_text(CHILDREN)
     env = live_environment(jax_python, tmp_path, tmp_path / "cache")
-    done = subprocess.run(
-        [jax_python, tmp_path / "children.py"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = sh([jax_python, tmp_path / "children.py"], env=env)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["spawn"]["written"] > 0
@@ -225,14 +219,7 @@ def test_an_isolated_python_has_the_layer(jax_python: str, tmp_path: Path) -> No
     if not finds_the_layer(jax_python):
         pytest.skip("-I finds an installed jaxcache only")
     env = live_environment(jax_python, tmp_path, tmp_path / "cache")
-    done = subprocess.run(
-        [jax_python, "-I", "-c", PROGRAM + TELL],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = sh([jax_python, "-I", "-c", PROGRAM + TELL], env=env)
     assert '"written": 3' in done.stdout, done.stderr
 
 
@@ -261,14 +248,8 @@ def test_a_notebook_has_the_layer_and_flushes_at_its_end(tmp_path: Path) -> None
     env |= {"JAXCACHE_LIVE_TIERS": str(tmp_path / "shared"), "HOME": str(tmp_path)}
     told = []
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", KERNEL, json.dumps([PROGRAM, TELL])],
-            env=env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
+        done = sh(
+            [sys.executable, "-c", KERNEL, json.dumps([PROGRAM, TELL])], env=env, cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr
         told.append(json.loads(done.stdout.splitlines()[-1])["counts"])
@@ -293,14 +274,10 @@ def test_tests_under_xdist_share_the_cache(tmp_path: Path) -> None:
     for name in ("test_one.py", "test_two.py"):
         (directory / name).write_text(TESTS)
     env = live_environment(sys.executable, tmp_path, tmp_path / "cache")
-    done = subprocess.run(
+    done = sh(
         [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", directory],
         env=env,
         cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
     )
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,8 +13,8 @@ import zstandard
 from conftest import RunCli
 from object_server import CREDENTIALS, Fault, S3Server, Seen, make_bucket, run_proxy, run_s3_server
 
-from live.conftest import RunLive, entries
-from live.machines import FREE, MACHINES
+from live.conftest import PROGRAM, RunLive, entries
+from live.machines import FREE, MACHINES, PORTABLE
 
 pytestmark = pytest.mark.jax
 
@@ -390,3 +391,152 @@ for name, where in (("ci", "good"), ("unsigned", "none"), ("stranger", "bad")):
         assert told[name]["unsigned"] >= told[name]["misses"] > 0
         assert told[name].get("hits_tier", 0) == 0
     json.dumps(told)
+
+
+# Uploads that become due when a program ends.
+
+
+#: Ends once the tier has told what it has. Python 3.12 starts no thread by then, and neither does
+#: any other here.
+ENDS = """
+import atexit, os, sys, threading, time
+layer = sys.modules["jaxcache.live.layer"].LAYER
+tiers = [tier for d in layer.directories.values() for tier in d.tiers._tiers]
+while any(tier._known is None for tier in tiers):
+    time.sleep(0.01)
+
+def start_none():
+    def refuse(*_, **__):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+    threading._start_new_thread = threading._start_joinable_thread = refuse
+
+atexit.register(start_none)
+"""
+
+
+@pytest.fixture(params=["bucket", "directory"])
+def empty_tier(request: pytest.FixtureRequest, server: S3Server, tmp_path: Path) -> dict[str, str]:
+    """The environment of a program whose tier has nothing."""
+    if request.param == "directory":
+        return {"JAXCACHE_LIVE_TIERS": str(tmp_path / "shared")}
+    name = f"empty-{uuid.uuid4().hex}"
+    make_bucket(server.endpoint, name)
+    place = {"JAXCACHE_LIVE_TIERS": f"s3://{name}/jax", "AWS_ENDPOINT_URL": server.endpoint}
+    return CREDENTIALS | place
+
+
+def waiting(cache: Path) -> set[str]:
+    """The keys that wait for their upload."""
+    spool = cache / ".jaxcache" / "live" / "spool"
+    return {path.name for path in spool.rglob("jit_*")}
+
+
+#: Uploads nothing, as where the queue is full.
+IDLE = """
+import jaxcache.live.uploads as uploads
+uploads.Uploads._offer = lambda *_: None
+"""
+
+
+def test_what_the_end_leaves_goes_up_with_the_next_process(
+    run_live: RunLive, empty_tier: dict[str, str], tmp_path: Path
+) -> None:
+    number = run_live(IDLE + PROGRAM + ENDS, **PORTABLE, **empty_tier)["written"]
+    keys = {path.name.removesuffix("-cache") for path in entries(tmp_path / "cache")}
+    assert waiting(tmp_path / "cache") == keys
+    # Also one that uses none of them.
+    other = "import sys, jax; result = float(jax.jit(lambda x: x - 2)(3.0))"
+    ran = run_live(other + ENDS, JAXCACHE_LIVE_SUMMARY="1", **PORTABLE, **empty_tier)
+    assert f"{number + 1} uploaded" in ran.err
+    assert waiting(tmp_path / "cache") == set()
+    again = run_live(PROGRAM + ENDS, cache_dir=tmp_path / "other", **PORTABLE, **empty_tier)
+    assert (again["hits_tier"], again["written"]) == (number, 0)
+
+
+# Tiers that are asked while jax is imported.
+
+
+#: As jaxcache.pth does, where jaxcache is installed.
+HOOK = """
+import os, sys, time
+from jaxcache.injected import hook
+hook.install()
+"""
+#: Waits until the entries of the last run are here; JAX starts no backend meanwhile.
+WAIT = """
+import jax
+from jaxcache.live import layer as layers
+end = time.monotonic() + 120
+def fetched():
+    return layers._early.counters["prefetched"]
+while fetched() < int(os.environ["NUMBER"]) and time.monotonic() < end:
+    time.sleep(0.01)
+first_layer = layers._early
+"""
+#: Whether the layer at work is the one that began to fetch.
+SAME = """
+result.append(sys.modules["jaxcache.live.layer"].LAYER is first_layer)
+"""
+
+
+@pytest.fixture
+def tier(run_live: RunLive, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine whose directory is empty, and whose tier is not."""
+    shared = tmp_path / "tier"
+    env = {"JAXCACHE_LIVE_TIERS": str(shared), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+    written = run_live(**env)["written"]
+    shutil.rmtree(tmp_path / "cache")
+    assert written == len(entries(shared))
+    return env | {"NUMBER": str(written)}
+
+
+def test_the_entries_of_the_last_run_come_before_a_backend_is_there(
+    run_live: RunLive, tier: dict[str, str]
+) -> None:
+    ran = run_live(HOOK + WAIT + PROGRAM + SAME, **tier)
+    number = int(tier["NUMBER"])
+    assert (ran["prefetched"], ran["hits_tier"], ran["misses"]) == (number, number, 0)
+    assert ran.result[-1]
+    assert ran.err == ""
+
+
+#: Another JAX than the one whose versions were read before it was imported.
+OTHER_VERSION = (
+    HOOK
+    + """
+import importlib.metadata
+importlib.metadata.version = lambda name: "0.0.1"
+import jax
+from jaxcache.live import layer as layers
+first_layer = layers._early
+"""
+)
+#: The tier has refused this process while jax was imported.
+REFUSED = (
+    HOOK
+    + """
+import jax
+from jaxcache.live import layer as layers
+first_layer = layers._early
+for directory in first_layer.directories.values():
+    directory.tiers._tiers[0].reading.stop()
+"""
+)
+
+
+@pytest.mark.parametrize("begin", [OTHER_VERSION, REFUSED], ids=["another JAX", "refused"])
+def test_a_new_layer_asks_where_the_first_cannot_go_on(
+    run_live: RunLive, tier: dict[str, str], begin: str
+) -> None:
+    ran = run_live(begin + PROGRAM + SAME, **tier)
+    assert ran.result[-1] is False
+    assert ran["misses"] == 0
+    assert ran["hits_tier"] + ran["hits_local"] == int(tier["NUMBER"])
+
+
+def test_nothing_begins_where_no_tier_is_named(run_live: RunLive) -> None:
+    ran = run_live(
+        HOOK + "import jax\nfrom jaxcache.live import layer as layers\n"
+        "first_layer = layers._early\nassert first_layer is None\n" + PROGRAM
+    )
+    assert ran["written"] > 0

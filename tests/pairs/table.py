@@ -109,14 +109,14 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.LIVE: held(ODD_TIER),
         F.TIER: held(f"{MOVE}test_warm_jobs_fetches_from_the_tier_instead_of_compiling"),
         F.BUCKET: held(
-            "integration/test_warm_bucket.py::test_plain_jax_hits_what_warm_has_put_into_a_bucket"
+            "integration/test_warm.py::test_plain_jax_hits_what_warm_has_put_into_a_bucket"
         ),
         F.BUNDLE: held(ODD_BUNDLE),
         F.SIGNATURES: Senseless("A run writes what this machine compiles, which nobody signs"),
         F.SEAL: held(
             "integration/test_warm_options.py::test_jax_writes_a_checksum_into_every_entry"
         ),
-        F.PRUNE: held("integration/test_last_use.py::test_a_hit_in_the_ledger_is_the_last_use"),
+        F.PRUNE: held("integration/test_prune_jax.py::test_a_hit_in_the_ledger_is_the_last_use"),
         F.CI: held("integration/test_ci_jax.py::test_three_jobs"),
         F.PORTABLE: held(
             "integration/test_warm_options.py::test_portable_keys_hit_in_another_directory"
@@ -169,7 +169,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
             "live/test_tiers.py::test_the_second_machine_hits_what_the_first_has_compiled"
         ),
         F.TORCH: NO_LIVE_TORCH,
-        F.CAP: held("live/test_with_plain_jax.py::test_a_capped_jax_and_the_layer_disturb_neither"),
+        F.CAP: held("live/test_layer.py::test_a_capped_jax_and_the_layer_disturb_neither"),
         F.VERSIONS: held(TURNS),
         F.USERS: held(
             "cli/test_shared_directory.py"
@@ -205,7 +205,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.SEAL: held("cli/test_remote.py::test_seal_and_pins_in_a_bucket"),
         F.PRUNE: held("cli/test_push_pull.py::test_prune_remote_asks_and_never_takes_a_pin"),
         F.CI: held("cli/test_ci.py::test_there_and_back"),
-        F.PORTABLE: held("integration/test_push_pull_jax.py::test_pushed_here_pulled_there"),
+        F.PORTABLE: held("integration/test_move_jax.py::test_pushed_here_pulled_there"),
         F.TORCH: held("layouts/test_torch_bundle.py::test_a_bucket_holds_the_same_files"),
         F.CAP: held(
             "cli/test_push_pull.py::test_dates_travel_and_atimes_only_where_there_are_some"
@@ -223,9 +223,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
             "cache/test_foreign_records.py::test_an_arrival_is_a_use_where_no_hit_came_along"
         ),
         F.CI: held("cli/test_ci.py::test_a_job_keeps_what_it_used_and_what_is_new"),
-        F.PORTABLE: held(
-            "integration/test_bundle_hits.py::test_portable_entries_hit_on_a_condition"
-        ),
+        F.PORTABLE: held("integration/test_move_jax.py::test_portable_entries_hit_on_a_condition"),
         F.TORCH: held("layouts/test_torch_bundle.py::test_a_bundle_brings_everything_there"),
         F.CAP: held(f"{KEEP}test_a_capped_cache_goes_through_a_job_of_ci"),
         F.VERSIONS: held(OTHER_TRAVELS),
@@ -267,7 +265,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
             f"{KEEP}test_jax_in_the_same_directory_is_left_alone",
         ),
         F.CAP: held(
-            "integration/test_prune_with_jax.py::test_jax_with_a_cap_goes_on_where_prune_stopped"
+            "integration/test_prune_jax.py::test_jax_with_a_cap_goes_on_where_prune_stopped"
         ),
         F.VERSIONS: held(f"{KEEP}test_prune_by_use_keeps_the_version_that_runs"),
         F.USERS: held(

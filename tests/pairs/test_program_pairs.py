@@ -6,6 +6,7 @@ import signal
 import subprocess
 
 import pytest
+from processes import sh
 
 from tests.inprocess.conftest import OWN_COUNTS, inside_python  # noqa: F401
 from tests.pairs.conftest import ALL_HITS, Pair
@@ -109,13 +110,10 @@ def test_ctrl_c_during_warm_leaves_whole_entries(pair: Pair) -> None:
 @pytest.mark.usefixtures("inside_python")
 def test_watch_in_two_threads_counts_what_jax_counts(pair: Pair) -> None:
     """A block counts what the process compiles in it, in all threads."""
-    done = subprocess.run(
+    done = sh(
         [pair.world.python, "-c", WATCHING],
         cwd=pair.directory,
         env=pair.world.environment(plain=False),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])

@@ -1,10 +1,10 @@
 """The table of pairs has every cell, and names tests that exist."""
 
-import subprocess
 import sys
 from itertools import combinations
 
 from conftest import REPOSITORY, clean_environment
+from processes import sh
 
 from jaxcache.cli.commands import COMMANDS as EVERY_COMMAND
 from tests.pairs.table import (
@@ -64,13 +64,10 @@ def test_every_named_test_exists() -> None:
     }
     files = sorted({test.partition("::")[0] for test in named})
     collect = ("-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
-    done = subprocess.run(
+    done = sh(
         [sys.executable, *collect, *files],
         cwd=REPOSITORY,
         env=clean_environment(REPOSITORY) | {"PYTHONWARNINGS": ""},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     existing = {line.partition("[")[0] for line in done.stdout.splitlines()}

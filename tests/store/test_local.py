@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import sh
 
 sys.path.insert(0, str(Path(__file__).parent))
 from conformance import StoreConformance
@@ -191,10 +192,8 @@ def test_another_users_file_is_read_all_the_same(tmp_path: Path) -> None:
         "os.setuid(65534); print(s.read('a', limit=1), list(s.read_many(['a'], limit=1)))"
     )
     tmp_path.chmod(0o755)
-    done = subprocess.run(
+    done = sh(
         [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import clean_environment
 from object_server import Proxy, S3Server, Seen, times
+from processes import sh
 
 sys.path.insert(0, str(Path(__file__).parent))
 from conformance import StoreConformance
@@ -140,13 +141,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
         "import sys; sys.modules['obstore'] = None\n"
         "from jaxcache.cli.main import run; sys.exit(run(['ls', '-C', 's3://bucket/x']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env=clean_environment(tmp_path),
-        check=False,
-    )
+    done = sh([sys.executable, "-c", script], env=clean_environment(tmp_path))
     assert done.returncode == 2
     assert "buckets need jaxcache[remote]" in done.stderr
     assert done.stderr.endswith(f"  hint: {format_install('remote')}\n")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import RunCli
+from processes import sh
 
 from jaxcache.errors import NoJaxError
 from jaxcache.units import format_install, no_jax_hint
@@ -115,7 +116,7 @@ def test_the_active_environment_runs_the_program(
     prefix = tmp_path / "active"
     subprocess.run([jax_python, "-m", "venv", "--without-pip", prefix], check=True)
     ask = [jax_python, "-c", "import jax; print(jax.__file__)"]
-    told = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    told = sh(ask, check=True).stdout
     (site,) = prefix.glob("lib/python3*/site-packages")
     (site / "jax.pth").write_text(f"{Path(told.strip()).parents[1]}\n")
     script = tmp_path / "x.py"

@@ -1,14 +1,103 @@
-"""What import says beforehand is what JAX then does."""
+"""What moves from one machine to another: JAX hits it there, as was said beforehand."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from acting import BOUND, UNBOUND, acts_on, says
-from conftest import RunCli, clean_environment
+from conftest import RunCli, clean_environment, find_jax_pythons, has_modules, jax_version
+from object_server import Proxy
 from plain_jax import run_plain
+
+
+@pytest.mark.jax
+def entries(cache: Path) -> set[str]:
+    """The names of entries; JAX 0.4.30 writes none with ``-cache`` at its end."""
+    return {p.name for p in cache.glob("jit_*") if not p.name.endswith("-atime")}
+
+
+def test_pushed_here_pulled_there(
+    run_cli: RunCli, each_jax_python: str, bucket: str, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    cold = run_jax(each_jax_python, first, tmp_path)
+    names = entries(first)
+    compiles = len(names)
+    assert compiles >= 2
+    assert cold["cache_hits"] == 0
+    assert run_cli("push", bucket, "-C", first).returncode == 0
+    shutil.rmtree(first)
+    # JAX 0.4.36 to 0.10 hash the directory into the key: there the place must be the same.
+    for place in (second, first):
+        assert run_cli("pull", bucket, "-C", place).returncode == 0
+        assert entries(place) == names
+    warm = run_jax(each_jax_python, first, tmp_path)
+    assert (warm["cache_hits"], warm["cache_misses"]) == (compiles, 0)
+    assert warm["result"] == cold["result"]
+    moved = run_jax(each_jax_python, second, tmp_path)
+    bound = (0, 4, 36) <= jax_version(each_jax_python) < (0, 11)
+    assert (moved["cache_hits"], moved["cache_misses"]) == (
+        (0, compiles) if bound else (compiles, 0)
+    )
+
+
+# A JAX that works on a bucket directly, and ``jaxcache``: each reads what the other has put.
+
+
+#: JAX 0.4.36 to 0.10 hash the directory into the key otherwise.
+ANYWHERE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+
+
+def _reaches_buckets(python: str) -> bool:
+    return has_modules(python, "etils.epath", "fsspec", "s3fs")
+
+
+@pytest.fixture
+def python(s3: Proxy, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A Python whose JAX opens ``s3://``, through the proxy that the environment names."""
+    found = next(filter(_reaches_buckets, find_jax_pythons()), None)
+    if found is None:
+        pytest.skip("no Python with jax, etils[epath], fsspec and s3fs")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", os.environ["AWS_REGION"])
+    assert s3.endpoint == os.environ["AWS_ENDPOINT_URL"]
+    return found
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("sealed", [False, True], ids=["as-written", "sealed"])
+def test_jax_hits_what_was_pushed(
+    run_cli: RunCli, python: str, bucket: str, tmp_path: Path, sealed: bool
+) -> None:
+    cold = run_jax(python, tmp_path / "local", tmp_path, **ANYWHERE)
+    assert cold["cache_misses"] >= 2
+    assert run_cli("push", bucket, "-C", tmp_path / "local").returncode == 0
+    if sealed:
+        assert run_cli("seal", "-C", bucket).returncode == 0
+    warm = run_jax(python, bucket, tmp_path, **ANYWHERE)
+    assert (warm["cache_hits"], warm["cache_misses"]) == (cold["cache_misses"], 0)
+    assert warm["result"] == cold["result"]
+
+
+@pytest.mark.jax
+def test_what_jax_writes_there_is_a_cache_like_any(
+    run_cli: RunCli, python: str, bucket: str, tmp_path: Path
+) -> None:
+    cold = run_jax(python, bucket, tmp_path, **ANYWHERE)
+    listed = json.loads(run_cli("ls", "-C", bucket, "--json").stdout)
+    assert len(listed["entries"]) == cold["cache_misses"] >= 2
+    assert not listed["problems"]
+    checked = json.loads(run_cli("verify", "-C", bucket, "--json").stdout)
+    assert checked["ok"] == checked["checked"] == cold["cache_misses"]
+    assert run_cli("pull", bucket, "-C", tmp_path / "local").returncode == 0
+    warm = run_jax(python, tmp_path / "local", tmp_path, **ANYWHERE)
+    assert (warm["cache_hits"], warm["cache_misses"]) == (cold["cache_misses"], 0)
+
+
+# What import says beforehand is what JAX then does.
+
 
 WORKLOAD = Path(__file__).with_name("bundle_workload.py")
 

@@ -1,0 +1,35 @@
+"""Runs a command to its end."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from conftest import clean_environment
+
+
+def sh(command: Sequence[str | Path], **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a command and return what it printed and its exit code.
+
+    Args:
+        options: of :func:`subprocess.run`; ``check=True`` raises where the command fails. A command
+            that has not ended after ten minutes is killed.
+    """
+    options = {"capture_output": True, "text": True, "timeout": 600, "check": False, **options}
+    return subprocess.run(command, **options)
+
+
+def limited(
+    home: Path, limit_bytes: int, *args: str | Path, stdin: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run ``jaxcache ARG…`` where no file can be larger than a limit, as on a full disk."""
+    with open(stdin or os.devnull, "rb") as file:
+        return sh(
+            [sys.executable, "-m", "jaxcache", *map(str, args)],
+            env=clean_environment(home),
+            stdin=file,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes,) * 2),
+        )

@@ -1,0 +1,517 @@
+"""``run`` of real programs: its records, its terminal, and Pythons that it cannot observe."""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, RunCli, clean_environment
+from terminal import Terminal
+from warm_checks import STEP, outcomes
+
+from jaxcache.cache.bundle.format import encode_manifest, open_bundle, read_bundle
+from jaxcache.core import runs
+from jaxcache.core.runs import Record
+
+pytestmark = pytest.mark.jax
+PASSWORD = "correct-horse-battery"
+HELPER = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def loss(w, x):
+    return jnp.mean(jnp.tanh(x @ w) ** 2)
+
+def slope(w, x):
+    return jax.grad(loss)(w, x)
+"""
+PROGRAM = f"""
+import jax, jax.numpy as jnp, sys
+from model import loss, slope
+jax.config.update("jax_default_matmul_precision", "highest")
+password = "{PASSWORD}"
+w = jnp.ones((4, 4))
+x = jnp.ones((int(sys.argv[-1]) if len(sys.argv) > 1 else 8, 4))
+loss(w, x)
+slope(w, x)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "model.py").write_text(HELPER)
+    (directory / "train.py").write_text(PROGRAM)
+    for path in directory.iterdir():  # clearly before the runs
+        os.utime(path, (1e9, 1e9))
+    return directory / "train.py"
+
+
+def records(cache: Path) -> list[Record]:
+    found = []
+    for path in sorted((cache / runs.RUNS_DIR).glob("*")):
+        if runs.is_record(path.name):
+            record = runs.decode(path.read_bytes())
+            assert record is not None
+            found.append(record)
+    return found
+
+
+def warm(run_cli: RunCli, cache: Path, *words: str | Path, cwd: Path) -> None:
+    done = run_cli("warm", "-C", cache, *words, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_records_where_and_how_each_key_was_made(
+    run_cli: RunCli, cache: Path, program: Path
+) -> None:
+    warm(run_cli, cache, program.name, "8", cwd=program.parent)
+    (record,) = records(cache)
+    (run,) = record.runs
+    assert (record.program, run.argv, record.travelled) == ("train.py", ("8",), False)
+    own = [row for row in run.rows if row.function == "loss"]
+    assert [row.kind for row in own] == ["primal", "linearize", "backward"]
+    assert {(row.file, row.line) for row in own} == {("model.py", 4)}
+    assert [(row.call_file, row.call_line) for row in own] == [
+        ("train.py", 8),
+        ("model.py", 9),
+        ("model.py", 9),
+    ]
+    assert {row.definition for row in own} == {runs.digest_line(b"def loss(w, x):")}
+    assert own[0].call == runs.digest_line(b"loss(w, x)")
+    assert "eager" in {row.kind for row in run.rows}
+    assert all(row.outcome == "written" and row.seconds > 0 for row in own)
+    assert len({row.signature for row in own}) == 3
+    assert run.settings == {"jax_default_matmul_precision": ["highest", "code"]}
+    assert run.versions.keys() >= {"jax", "jaxlib"}
+    assert {n: len(d) // 8 for n, d in run.sources.items()} == {
+        "model.py": HELPER.count("\n"),
+        "train.py": PROGRAM.count("\n"),
+    }
+
+
+def test_a_hit_is_recorded_too_and_an_equal_run_once(
+    run_cli: RunCli, cache: Path, program: Path
+) -> None:
+    warm(run_cli, cache, program.name, cwd=program.parent)
+    cold = records(cache)[0].runs[0]
+    for _ in range(2):
+        warm(run_cli, cache, program, cwd=cache.parent)
+    (record,) = records(cache)
+    (hot,) = record.runs
+    assert hot.at > cold.at
+    assert {row.outcome for row in hot.rows} == {"hit"}
+    assert [r._replace(outcome="", reason="") for r in hot.rows] == [
+        r._replace(outcome="", reason="", written=cold.at) for r in cold.rows
+    ]
+    assert hot.sources == cold.sources
+
+
+def test_an_edit_changes_the_digest_of_its_line_alone(
+    run_cli: RunCli, cache: Path, program: Path
+) -> None:
+    warm(run_cli, cache, program.name, cwd=program.parent)
+    model = program.with_name("model.py")
+    model.write_text(HELPER.replace("** 2", "** 3"))
+    os.utime(model, (1e9, 1e9))
+    warm(run_cli, cache, program.name, cwd=program.parent)
+    new, old = (run.sources["model.py"] for run in records(cache)[0].runs)
+    changed = [n // 8 + 1 for n in range(0, len(old), 8) if old[n : n + 8] != new[n : n + 8]]
+    assert changed == [6]
+
+
+def test_every_way_to_run_a_program_is_recorded(
+    run_cli: RunCli, cache: Path, program: Path
+) -> None:
+    warm(run_cli, cache, "-m", "train", cwd=program.parent)
+    command = ("run", "-C", cache, "--", sys.executable, program.name)
+    assert run_cli(*command, cwd=program.parent).returncode == 0
+    cells = [
+        {"cell_type": "code", "source": text}
+        for text in ("import jax", "jax.jit(lambda x: x * 3)(2.0)")
+    ]
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+    (program.parent / "train.ipynb").write_text(json.dumps(notebook))
+    warm(run_cli, cache, "train.ipynb", cwd=program.parent)
+    assert {r.program for r in records(cache)} == {"-m train", "train.py", "train.ipynb"}
+
+
+def test_nothing_is_recorded_where_nothing_is_written(
+    run_cli: RunCli, cache: Path, program: Path
+) -> None:
+    warm(run_cli, cache, program.name, cwd=program.parent)
+    before = records(cache)
+    warm(run_cli, cache, "--no-write", program.name, "9", cwd=program.parent)
+    assert run_cli("explain", "-C", cache, program.name, "10", cwd=program.parent).returncode == 0
+    assert records(cache) == before
+
+
+def run_python(program: str, *words: str, cwd: Path, **variables: str) -> None:
+    env = {**clean_environment(cwd), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **variables}
+    command = [sys.executable, program, *words]
+    subprocess.run(command, cwd=cwd, env=env, check=True, capture_output=True)
+
+
+def test_watch_records_the_blocks_of_a_process_as_one_run(cache: Path, program: Path) -> None:
+    text = (
+        "import jaxcache, jax\n"
+        "with jaxcache.watch():\n    jax.jit(lambda x: x * 3)(2.0)\n"
+        "with jaxcache.watch():\n    jax.jit(lambda x: x * 4)(2.0)\n"
+    )
+    program.write_text(text)
+    os.utime(program, (1e9, 1e9))
+    for _ in range(2):
+        run_python("train.py", "--n", "3", cwd=program.parent, JAX_COMPILATION_CACHE_DIR=str(cache))
+    (record,) = records(cache)
+    (run,) = record.runs
+    assert (record.program, run.argv) == ("train.py", ("--n", "3"))
+    assert [(row.call_line, row.outcome) for row in run.rows] == [(3, "hit"), (5, "hit")]
+
+
+def test_the_live_layer_records_its_keys_and_keeps_what_is_known_of_them(
+    run_cli: RunCli, cache: Path, program: Path
+) -> None:
+    live = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAXCACHE_LIVE": "1"}
+    run_python("train.py", "8", cwd=program.parent, **live)
+    (run,) = records(cache)[0].runs
+    assert {row.outcome for row in run.rows} == {"written"}
+    assert {row.kind for row in run.rows} == {""}
+    warm(run_cli, cache, program.name, "8", cwd=program.parent)
+    run_python("train.py", "8", cwd=program.parent, **live)
+    assert "backward" in {row.kind for row in records(cache)[0].runs[0].rows}
+
+
+def test_pytest_records_the_run_of_its_tests(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import jax\ndef test_it():\n    jax.jit(lambda x: x * 3)(2.0)\n"
+    )
+    environment = {
+        **clean_environment(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    command = (sys.executable, "-m", "pytest", "-p", "jaxcache.inprocess.pytest_plugin")
+    subprocess.run(
+        [*command, f"--jaxcache={cache}", "-q", "--no-header"],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
+    (record,) = records(cache)
+    assert record.program == "-m pytest"
+    assert [(r.call_file, r.call_line) for r in record.runs[0].rows] == [("test_it.py", 3)]
+
+
+def test_nothing_private_leaves_the_cache(
+    run_cli: RunCli, cache: Path, program: Path, tmp_path: Path
+) -> None:
+    words = (f"--name={PASSWORD}", PASSWORD, "--password", PASSWORD, "8")
+    done = run_cli(
+        *("warm", "-C", cache, "--portable", program.name, *words),
+        cwd=program.parent,
+        env={"API_PASSWORD": PASSWORD},
+    )
+    assert done.returncode == 0, done.stderr
+    shared = tmp_path / "shared"
+    assert run_cli("push", "-C", cache, shared).returncode == 0
+    assert run_cli("export", "-C", cache, tmp_path / "all.jxb").returncode == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    assert run_cli("import", "-C", other, tmp_path / "all.jxb").returncode == 0
+    copied = tmp_path / "copied"
+    assert run_cli("copy", cache, copied).returncode == 0
+    with open_bundle(str(tmp_path / "all.jxb")).file as file:
+        manifest = encode_manifest(read_bundle(file, "all.jxb").manifest)
+    assert b'"runs":{' in manifest
+    assert PASSWORD.encode() not in manifest
+    (own,) = records(cache)
+    for place in (cache, shared, other, copied):
+        for path in (place / runs.RUNS_DIR).iterdir():
+            data = path.read_bytes()
+            head, _, packed = data.partition(b"\n")
+            text = head + zlib.decompress(packed) if runs.is_record(path.name) else data
+            for private in (PASSWORD, str(tmp_path), "API_PASSWORD"):
+                assert private.encode() not in text
+    for place in (shared, other, copied):
+        assert not list((place / runs.RUNS_DIR).glob("salt*"))
+        (record,) = records(place)
+        assert record.travelled
+        assert record.runs[0].argv == ("--name=#", "#", "--password", "***", "8")
+        assert record.runs[0].rows == own.runs[0].rows
+
+
+def test_records_are_the_caches_own_for_every_command(
+    run_cli: RunCli, cache: Path, program: Path
+) -> None:
+    warm(run_cli, cache, program.name, cwd=program.parent)
+    before = records(cache)
+    verified = run_cli("verify", "-C", cache, "--fix")
+    assert (verified.returncode, "runs" in verified.stdout) == (0, False)
+    assert (
+        run_cli("prune", "-C", cache, "--max-size", "0", "--grace", "0s", "--yes").returncode == 0
+    )
+    assert records(cache) == before
+
+
+# A terminal shows what a program prints under ``warm`` and ``run``, byte for byte.
+
+
+#: Compiles for some seconds in the middle of a line, while another thread prints.
+TERMINAL_PROGRAM = """
+import threading, time
+import jax, jax.numpy as jnp
+
+def tick():
+    for number in range(16):
+        time.sleep(0.2)
+        print(f"tick {number} from a thread", flush=True)
+
+@jax.jit
+def slow(x):
+    for i in range(150):
+        x = jnp.sin(x) @ jnp.cos(x) + i
+    return x
+
+lowered = slow.lower(jnp.ones((8, 8)))
+thread = threading.Thread(target=tick)
+print("\\x1b[32mcompiling\\x1b[0m ...", end=" ", flush=True)
+thread.start()
+lowered.compile()
+thread.join()
+print("done\\n50 %", end="\\r", flush=True)
+print("100 %", flush=True)
+"""
+BEFORE = "\x1b[32mcompiling\x1b[0m ... tick 0 from a thread\n"
+PRINTED = (
+    BEFORE + "".join(f"tick {n} from a thread\n" for n in range(1, 16)) + "done\n50 %\r100 %\n"
+)
+
+
+def start(
+    command: str, width: int, python: str, script: Any, cache: Path, tmp_path: Path
+) -> Terminal:
+    program = script(TERMINAL_PROGRAM)
+    words = ["--", python, program] if command == "run" else ["--python", python, program]
+    line = [sys.executable, "-m", "jaxcache", command, "-C", cache, *words]
+    return Terminal(line, home=tmp_path, width=width)
+
+
+@pytest.mark.parametrize(("command", "widths"), [("warm", (20, 80, 200)), ("run", (40, 132))])
+def test_nothing_is_drawn_over_what_a_program_prints(
+    jax_python: str,
+    script: Any,
+    cache: Path,
+    tmp_path: Path,
+    command: str,
+    widths: tuple[int, ...],
+) -> None:
+    terminal = start(command, widths[0], jax_python, script, cache, tmp_path)
+    for tick, width in zip((8, 11), widths[1:], strict=False):  # the compile goes on
+        terminal.wait_for(f"tick {tick} ")
+        terminal.resize(width)
+    assert terminal.finish() == 0, terminal.text
+    shown, report, _ = terminal.text.partition("0 of ")
+    assert shown == PRINTED
+    assert report
+
+
+def test_ctrl_c_leaves_no_line_of_ours_behind(
+    jax_python: str, script: Any, cache: Path, tmp_path: Path
+) -> None:
+    terminal = start("warm", 80, jax_python, script, cache, tmp_path)
+    terminal.wait_for("tick 8")  # more than a second after the compile has begun
+    terminal.press("\x03")
+    terminal.finish()
+    assert terminal.text.startswith(BEFORE)
+    assert "\x1b[2K" not in terminal.text
+    assert "note: interrupted" in " ".join(terminal.text.split())
+
+
+# Pythons that the listener does not reach: another way in, or an assertion that fails.
+
+
+_WORKLOAD = Path(__file__).with_name("explain_workload.py")
+#: How a launcher may start the program so that PYTHONPATH is lost.
+LAUNCHERS = {
+    "isolated": "exec {python} -I {script}",
+    "ignoring": "exec {python} -E {script}",
+    "own-path": "PYTHONPATH=/nowhere exec {python} {script}",
+    "bare": "exec env -i PATH=$PATH {python} {script}",
+}
+
+
+@functools.cache
+def find_packages(python: str) -> str:
+    """The directory in which a Python has jax."""
+    where = "import importlib.util as u; print(u.find_spec('jax').origin)"  # imports nothing
+    origin = subprocess.check_output([python, "-c", where], text=True).strip()
+    return str(Path(origin).parents[1])
+
+
+def make_environment(each_jax_python: str, directory: Path) -> Path:
+    """Make a virtual environment that finds the jax of another Python; its site-packages."""
+    base = [each_jax_python, "-m", "venv", "--without-pip", directory]
+    subprocess.run(base, check=True)
+    (site,) = directory.glob("lib/python3*/site-packages")
+    (site / "a.pth").write_text(f"{find_packages(each_jax_python)}\n{REPOSITORY}\n")
+    return site
+
+
+@pytest.fixture
+def alone(each_jax_python: str, tmp_path: Path) -> str:
+    """A Python with jax, whose directory has no jaxcache.pth."""
+    make_environment(each_jax_python, tmp_path / "venv")
+    return str(tmp_path / "venv" / "bin" / "python")
+
+
+@pytest.fixture
+def beside(each_jax_python: str, tmp_path: Path) -> str:
+    """A Python with jax, beside which jaxcache is installed."""
+    site = make_environment(each_jax_python, tmp_path / "venv")
+    pth = REPOSITORY / "jaxcache" / "injected" / "startup" / "jaxcache.pth"
+    (site / "jaxcache.pth").write_text(pth.read_text())
+    return str(tmp_path / "venv" / "bin" / "python")
+
+
+@pytest.mark.parametrize("launcher", ["isolated", "ignoring", "own-path"])
+def test_jaxcache_beside_jax_is_another_way_in(
+    run_cli: RunCli, cache: Path, script: Any, beside: str, launcher: str
+) -> None:
+    line = LAUNCHERS[launcher].format(python=beside, script=script(STEP))
+    threshold = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "3600"}
+    command = ("run", "--json", "-C", cache, "--fail-on-miss", "--", "sh", "-c", line)
+    done = run_cli(*command, env=threshold)
+    document = json.loads(done.stdout)
+    assert outcomes(document, "jit_step") == {("skipped", "compile-time")}, done.stderr
+    assert (done.returncode, document["unobserved"]) == (1, [])
+
+
+def test_it_listens_once_and_only_where_asked(
+    run_cli: RunCli, cache: Path, script: Any, beside: str
+) -> None:
+    path = script(STEP)
+    document = json.loads(run_cli("run", "--json", "-C", cache, "--", beside, path).stdout)
+    assert len([m for m in document["modules"] if m["module"] == "jit_step"]) == 1
+    text = "import sys; assert not [m for m in sys.modules if 'jaxcache' in m]"
+    subprocess.run([beside, "-c", text], check=True, env={"PATH": os.environ["PATH"]})
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_what_was_not_heard_fails_every_assertion(
+    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path, launcher: str
+) -> None:
+    line = LAUNCHERS[launcher].format(python=alone, script=script(STEP))
+    recipe = tmp_path / "r.recipe"
+    options = ("--fail-on-miss", "--strict", "--record", str(recipe))
+    done = run_cli("run", "-C", cache, *options, "--", "sh", "-c", line)
+    assert done.returncode == 1, done.stderr
+    assert "no use of jax was seen" in done.stderr, done.stderr
+    assert "failed: not every compile could be observed" in done.stderr
+    assert "failed: nothing was recorded" in done.stderr
+    assert not recipe.exists()
+
+
+@pytest.mark.parametrize("tier", [False, True])
+def test_one_unheard_among_several(
+    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path, tier: bool
+) -> None:
+    path = script(STEP)
+    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    options = ("--tier", tmp_path / "tier", "--portable") if tier else ()
+    heard = ("run", "--json", "-C", cache, *options, "--fail-on-miss", "--", "sh", "-c")
+    run_cli(*heard, f"{alone} {path}", env=env)
+    done = run_cli(*heard, f"{alone} {path}", env=env)
+    assert done.returncode == 0, done.stderr
+    other = script(STEP.replace("sin", "cos"), "other.py")
+    line = f"{alone} {path} && {alone} -I {other}"
+    done = run_cli(*heard, line, env=env)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["summary"]["written"]) == (1, 0)
+    told = " ".join(document["unobserved"])
+    assert "written that no process reported, such as jit_step-" in told
+
+
+#: Uses one module; where nothing was asked of it, waits for another that comes from a tier.
+FETCHED = """
+    import glob, os, sys, time
+    import jax, jax.numpy as jnp
+    x = jax.device_put(jnp.ones(3))
+    jax.jit(lambda x: jnp.cos(x) - 2)(x)
+    if "all" in sys.argv:
+        @jax.jit
+        def other(x):
+            return jnp.sin(x) @ x
+        other(x)
+    end = time.monotonic() + 120
+    pattern = os.environ["JAX_COMPILATION_CACHE_DIR"] + "/jit_other-*-cache"
+    while not glob.glob(pattern) and time.monotonic() < end:
+        time.sleep(0.01)
+"""
+
+
+def test_an_entry_fetched_ahead_needs_no_compile_request(
+    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path
+) -> None:
+    path = script(FETCHED)
+    command = ("run", "--json", "-C", cache, "--tier", tmp_path / "tier")
+    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    run_cli(*command, "--", alone, path, "all", env=env)
+    shutil.rmtree(cache)
+    done = run_cli(*command, "--fail-on-miss", "--", alone, path, env=env)
+    document = json.loads(done.stdout)
+    assert list(cache.glob("jit_other-*"))
+    assert not [m for m in document["modules"] if m["module"] == "jit_other"]
+    assert (done.returncode, document["unobserved"]) == (0, []), done.stderr
+
+
+def test_a_program_without_jax_proves_nothing(run_cli: RunCli, cache: Path) -> None:
+    done = run_cli("run", "-C", cache, "--fail-on-miss", "--", "true")
+    assert (done.returncode, "no use of jax was seen" in done.stderr) == (1, True)
+    assert run_cli("run", "-C", cache, "--", "true").returncode == 0
+
+
+def test_a_program_that_fails_before_it_uses_jax_is_said_to_fail(
+    run_cli: RunCli, cache: Path, script: Any, jax_python: str
+) -> None:
+    path = script("import jax\ndef step(:\n")
+    cache.mkdir(exist_ok=True)
+    for command in ("warm", "explain"):
+        done = run_cli(command, "-C", cache, "--python", jax_python, path)
+        assert done.returncode == 1, done.stderr
+        assert "the program failed before any use of jax was seen" in done.stderr
+        assert "exit code 1" in done.stderr
+        assert "no use of jax was seen" not in done.stderr
+    assert "[program-failed]" in done.stderr
+    done = run_cli("explain", "-C", cache, "--python", jax_python, script("import jax\n1 / 0\n"))
+    assert done.returncode == 1
+    assert "exit code 1: the program failed before its first compile" in done.stderr
+
+
+def test_a_python_without_jax_is_named(run_cli: RunCli, cache: Path) -> None:
+    program = "import sys; sys.modules['jax'] = None; import jax"
+    done = run_cli("run", "-C", cache, "--", sys.executable, "-c", program)
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    assert f"note: the program's Python, {sys.executable}, has no jax" in notes
+    assert not any("no use of jax" in note for note in notes)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_where(run_cli: RunCli, jax_python: str, tmp_path: Path, stop: bool) -> None:
+    """The script overrides the variable, and where says so."""
+    asked, used = tmp_path / "asked", tmp_path / "used"
+    command = (jax_python, _WORKLOAD, used, "{}")
+    args = ("where", *(("--stop",) if stop else ()), "--", *command)
+    done = run_cli(*args, env={"JAX_COMPILATION_CACHE_DIR": str(asked), "PYTHONWARNINGS": ""})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str(used)]
+    nothing = run_cli("where", "--json", "--", jax_python, "-c", "print(1)")
+    assert nothing.returncode == 10
+    assert json.loads(nothing.stdout)["processes"] == []
