@@ -95,16 +95,12 @@ def public_key_text(public_key: bytes) -> str:
     return f"{signing.PUBLIC} {signing.encode(public_key)}"
 
 
-def parse_public_key(text: str) -> bytes:
-    """Read a public key, with or without the word in front.
+def parse_key(text: str, kind: str = signing.PUBLIC) -> bytes:
+    """Read a key, with or without the word in front.
 
     Raises:
         UsageError: ``bad-key``.
     """
-    return _parse(text, signing.PUBLIC)
-
-
-def _parse(text: str, kind: str) -> bytes:
     key = signing.parse_key(text, kind)
     if key is None:
         raise UsageError(
@@ -169,7 +165,7 @@ def read_private_key(path: Path) -> Any:
             code="unsafe-permissions",
             hint=f"chmod 600 {path}, or better a new key: jaxcache trust keygen",
         )
-    return load_ed25519().Ed25519PrivateKey.from_private_bytes(_parse(text, signing.PRIVATE))
+    return load_ed25519().Ed25519PrivateKey.from_private_bytes(parse_key(text, signing.PRIVATE))
 
 
 def sign_header(header: bytes, private_keys: Sequence[Any]) -> bytes:
@@ -215,7 +211,7 @@ def load_trusted(directory: str | os.PathLike[str] | None = None) -> list[Truste
         with contextlib.suppress(UsageError):
             key, _, name = line.strip().rpartition(" ")
             if key and _NAME.fullmatch(name):
-                keys.append(TrustedKey(name, parse_public_key(key)))
+                keys.append(TrustedKey(name, parse_key(key)))
     return keys
 
 
@@ -229,7 +225,7 @@ def add_trusted(directory: Path, name: str, key_text: str) -> TrustedKey:
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name for a key: use letters, digits and . @ + - _")
-    key = TrustedKey(name, parse_public_key(key_text))
+    key = TrustedKey(name, parse_key(key_text))
     with _changing(directory) as keys:
         if any(k.name == name and k.public_key != key.public_key for k in keys):
             raise UsageError(

@@ -15,7 +15,7 @@ from jaxcache.cache.trust import (
     changing_alone,
     load_signed,
     load_trusted,
-    parse_public_key,
+    parse_key,
     public_key_text,
     read_private_key,
     remove_trusted,
@@ -80,7 +80,7 @@ def test_a_list_that_would_be_cut_off_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "jaxcache-ed25519", "AAAA", "!" * 44, "é" * 44])
 def test_what_is_no_key_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_public_key(text)
+        parse_key(text)
     assert caught.value.code == "bad-key"
 
 
