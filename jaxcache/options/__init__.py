@@ -98,30 +98,17 @@ SIZE = Kind(str | None, "SIZE", parse_size_bytes)
 DURATION = Kind(str | None, "DURATION", parse_duration_seconds)
 
 
-class Option:
+class Option(NamedTuple):
     """One declared option, or argument where its name has no dashes."""
 
-    __slots__ = ("default", "help", "keyword", "kind", "metavar", "names", "settings")
-
-    def __init__(
-        self,
-        kind: Kind,
-        names: tuple[str, ...],
-        help_: str,
-        default: Any,
-        metavar: str | None,
-        settings: dict[str, Any],
-    ) -> None:
-        self.kind = kind
-        self.names = names
-        self.help = help_
-        self.default = default
-        self.metavar = metavar or kind.metavar
-        self.settings = settings
-        long = next((n for n in names if n.startswith("--")), names[0])
-        self.keyword = settings.pop("keyword", None) or long.partition("/")[0].strip("-").replace(
-            "-", "_"
-        )
+    kind: Kind
+    names: tuple[str, ...]
+    keyword: str
+    """Its name in the Python interface."""
+    help: str
+    default: Any
+    metavar: str | None
+    settings: dict[str, Any]
 
     @property
     def is_required(self) -> bool:
@@ -148,6 +135,7 @@ def option(
     *,
     default: Any = None,
     panel: str | None = None,
+    keyword: str = "",
     **settings: Any,
 ) -> Any:
     """Declare a field of :class:`Options`.
@@ -157,6 +145,7 @@ def option(
         text: the text of the help.
         default: as a person would write it.
         panel: the heading in the help; default: that of the class.
+        keyword: its name in the Python interface; default: the first long one.
         settings: further settings of Typer, such as ``min``.
     """
     if panel:
@@ -165,7 +154,10 @@ def option(
     names = [first]
     while first.startswith("-") and words and words[0].startswith("-"):
         names.append(words.pop(0))
-    return Option(kind, tuple(names), text, default, " ".join(words) or None, settings)
+    long = next((n for n in names if n.startswith("--")), names[0]).partition("/")[0]
+    keyword = keyword or long.strip("-").replace("-", "_")
+    metavar = " ".join(words) or kind.metavar
+    return Option(kind, tuple(names), keyword, text, default, metavar, settings)
 
 
 def flag(spec: str, text: str, *, default: bool = False, **settings: Any) -> Any:
