@@ -40,35 +40,28 @@ from jaxcache.warm.compiling.worker import (
 from jaxcache.warm.crosshost.cross_target import CrossTarget, Delivery, frame_payload
 
 
+@dataclass(slots=True)
 class Session:
     """Hands out what a job needs, and takes what came of it; used from several threads."""
 
-    def __init__(
-        self,
-        file: RecipeFile,
-        delivery: Delivery,
-        options: CompileOptions,
-        used_at: str,
-        cross: CrossTarget | None = None,
-    ) -> None:
-        self._file = file
-        self._reading = threading.Lock()
-        self.options = options
-        self.used_at = used_at
-        """The cache directory as JAX is going to be given it; it is part of some keys. Empty leaves
-        it out of them."""
-        self.cross = cross
-        self.delivery = delivery
-        self.jax: HostJax | None = None
-        """The jax of the first children."""
-        self.progress: Callable[[int], None] = lambda _: None
-        """Receives the number of jobs that are done, also when one begins."""
-        self._done = 0
+    file: RecipeFile
+    delivery: Delivery
+    options: CompileOptions
+    used_at: str
+    """The cache directory as JAX is going to be given it; it is part of some keys. Empty leaves it
+    out of them."""
+    cross: CrossTarget | None = None
+    jax: HostJax | None = None
+    """The jax of the first children."""
+    progress: Callable[[int], None] = lambda _: None
+    """Receives the number of jobs that are done, also when one begins."""
+    _done: int = 0
+    _reading: threading.Lock = field(default_factory=threading.Lock)
 
     def blobs(self, job: Job) -> tuple[bytes, bytes]:
         """The module and the compile options of a job."""
         with self._reading:
-            return self._file.blob(job.request.bytecode), self._file.blob(job.request.options)
+            return self.file.blob(job.request.bytecode), self.file.blob(job.request.options)
 
     def attempt(self, worker: Worker, job: Job) -> Answer | CompileResult | None:
         """Have one job done on this machine; see :meth:`Worker.attempt`."""
@@ -510,10 +503,5 @@ def _worker(options: CompileOptions) -> Worker:
 
         _OF_THREAD.worker = Worker(make)
         _OF_THREAD.python = kind
-        atexit.register(_clear, _OF_THREAD.worker)
+        atexit.register(_OF_THREAD.worker.clear)
     return _OF_THREAD.worker
-
-
-def _clear(worker: Worker) -> None:
-    with contextlib.suppress(Exception):
-        worker.clear()
