@@ -116,7 +116,7 @@ def find_uses(
     """
     from jaxcache.warm.where import find_where
 
-    return find_where(command, options, stdout_to_stderr=True)[:2]
+    return find_where(command, options)[:2]
 
 
 def capture_target(file: str, python: str | None = None) -> "tuple[str, TargetProfile]":
@@ -428,7 +428,7 @@ class CompilingMethods(Handle):
         if not command:
             return self.diagnose(options=chosen), None
         variables = {"JAX_COMPILATION_CACHE_DIR": path} if is_named else {}
-        uses, _, report = find_where(command, environment=variables, stdout_to_stderr=True)
+        uses, _, report = find_where(command, environment=variables)
         used = next((u for u in uses if u.opened), next(iter(uses), None))
         diagnosis = self.diagnose(used=used, options=chosen)
         return replace(diagnosis, findings=judge_run(report, diagnosis.findings)), report

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.verify.check import EntryCheck
     from jaxcache.entry.summary import Entry, ScanResult
     from jaxcache.layouts.torch.explain import GraphDetails
-    from jaxcache.model import Depth, FileInfo, Problem, Progress
+    from jaxcache.model import Depth, Problem, Progress
     from jaxcache.options import PruneOptions, VerifyOptions
     from jaxcache.store.base import FileLock, Store
 
@@ -54,13 +54,6 @@ class FunctionGroup(Generic[T]):
 
     def __get__(self, layout: object, owner: type) -> T:
         return cast("T", import_module(self._module))
-
-
-class CheckableFile(Protocol):
-    """A file to verify."""
-
-    @property
-    def info(self) -> FileInfo: ...
 
 
 class Scans(Protocol):
@@ -93,8 +86,8 @@ class Checks(Protocol):
 
     def files_to_check(
         self, store: Store, scan_result: Any, chosen: Collection[str], options: VerifyOptions
-    ) -> Sequence[CheckableFile]:
-        """Return the files to verify.
+    ) -> Sequence[Any]:
+        """Return the files to verify, each with its ``info``.
 
         Args:
             scan_result: a scan of this layout, without headers.

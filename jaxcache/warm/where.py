@@ -41,9 +41,10 @@ def find_where(
     options: WhereOptions | None = None,
     *,
     environment: Mapping[str, str] | None = None,
-    stdout_to_stderr: bool = False,
 ) -> tuple[tuple[Use, ...], str | None, Report]:
     """Run a command as it is, nothing changed, and see which caches JAX opens.
+
+    What it prints goes to standard error, because standard output is the answer's.
 
     Args:
         environment: variables of the command over the caller's; none by default.
@@ -75,7 +76,7 @@ def find_where(
     ended = run_listening(
         [Launch(tuple(command), environment or {})],
         on_event=take,
-        stdout_to_stderr=stdout_to_stderr,
+        stdout_to_stderr=True,
         timeout_seconds=options.timeout_seconds,
     )
     unobserved = (notice.detail for notice in recorder.heard("unobserved"))
