@@ -284,14 +284,6 @@ class Requests:
                 if again == "throttled":
                     TRAFFIC.add(throttled=1)
                 self._hold_back(attempt, throttled=again == "throttled")
-            except BaseException as error:
-                if type(error).__name__ != "PanicException":  # of Rust, below obstore
-                    raise
-                raise NoCacheError(
-                    f"the client library gave up on {self._url}",
-                    code="bad-url",
-                    hint="check the URL and the endpoint",
-                ) from error
             else:
                 self._answered = True
                 return result
