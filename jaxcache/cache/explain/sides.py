@@ -375,21 +375,17 @@ class CachedFacts:
         if place not in self._complete:
             self._complete[place] = self._read(key, max_bytes)
         facts = self._complete[place]
-        record = compile_.record or facts.record
-        whole = replace(
+        own_record = compile_.record or facts.record
+        record = own_record or LedgerRecord(key)
+        flags = None if record.xla_flags is None else tuple(sorted(record.xla_flags.split()))
+        return replace(
             compile_,
             contents=facts.contents,
             is_damaged=facts.is_damaged,
             unreadable=facts.unreadable,
             parameters=facts.parameters,
             codec=facts.codec,
-            record=record,
-        )
-        if record is None:
-            return whole
-        flags = None if record.xla_flags is None else tuple(sorted(record.xla_flags.split()))
-        return replace(
-            whole,
+            record=own_record,
             components=compile_.components or record.components,
             xla_flags=flags if compile_.xla_flags is None else compile_.xla_flags,
             jax_version=compile_.jax_version or record.jax_version,
