@@ -76,13 +76,6 @@ def print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))
 
 
-def print_json_lines(documents: Iterable[dict[str, Any]]) -> None:
-    """Print one JSON object per line."""
-    import json
-
-    print_lines(json.dumps(document) for document in documents)
-
-
 def print_lines(lines: Iterable[str]) -> None:
     """Print many lines in few writes."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
@@ -130,7 +123,10 @@ def emit(form: Format, view: "View") -> None:
     if form is Format.JSON:
         print_json(versioned(to_document(view.document)))
     elif form is Format.JSONL:
-        print_json_lines(map(to_document, view.rows if view.records is None else view.records))
+        import json
+
+        rows = view.rows if view.records is None else view.records
+        print_lines(json.dumps(to_document(row)) for row in rows)
     elif form is Format.KEYS:
         print_lines(to_document([key for key in view.keys if key]))
     elif form is Format.TSV:

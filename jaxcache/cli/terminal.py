@@ -69,11 +69,6 @@ def is_dumb() -> bool:
     return os.environ.get("TERM") == "dumb"
 
 
-def can_redraw() -> bool:
-    """Whether a line on standard error can be drawn again and again."""
-    return sys.stderr.isatty() and not is_dumb()
-
-
 def make_console() -> "Console":
     """Make the console of a bar on standard error, as wide and as colourful as the terminal is."""
     from rich.console import Console
@@ -148,7 +143,7 @@ def progress_bar(title: str, *, in_bytes: bool = False) -> "Iterator[Progress | 
     Args:
         in_bytes: whether bytes are counted, and not things.
     """
-    if not can_redraw():
+    if not sys.stderr.isatty() or is_dumb():
         yield None
         return
     started = time.monotonic()

@@ -311,7 +311,8 @@ def _describe(found: FactDifference, item: _Known, host: Host) -> str | None:
             rule = "before Python 3.14, JAX uses zstd if the package zstandard is installed"
             return f"compressed with {theirs}, and jax here uses {here} ({rule})"
         case "xla_flags":
-            return f"compiled with {_named(set(theirs))}, and here {_are_set(set(here))}"
+            are_set = f"{_named(set(here))} {'is' if len({*here}) == 1 else 'are'} set"
+            return f"compiled with {_named(set(theirs))}, and here {are_set}"
         case "settings":
             return f"compiled with {_assigned(theirs)}, and here with {_assigned(here)}"
     return None
@@ -365,10 +366,6 @@ def _other_flags(item: _Known, host: Host) -> Forecast | None:
 
 def _named(flags: set[str]) -> str:
     return join_some(sorted(flags), _SHOWN_FLAGS) if flags else "no XLA flags"
-
-
-def _are_set(flags: set[str]) -> str:
-    return f"{_named(flags)} {'is' if len(flags) == 1 else 'are'} set"
 
 
 def _other_device(origin: Origin, mine: Origin) -> str | None:
