@@ -186,9 +186,8 @@ class CompileSteps:
         return backend
 
     def caches_for(self, backend: Any) -> bool:
-        """Whether JAX caches for a platform; up to 0.4.30 it decides that while it compiles."""
-        is_used = getattr(self._cache, "is_cache_used", None)
-        return is_used is None or bool(is_used(backend))
+        """Whether JAX caches for a platform."""
+        return bool(self._cache.is_cache_used(backend))
 
     @contextlib.contextmanager
     def context(self) -> "Iterator[None]":
