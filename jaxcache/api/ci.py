@@ -51,7 +51,8 @@ class CiSteps:
         probed = {**environment, XLA_CACHES: "none"}
         with probing(options.python, probed, features=True) as answer:
             host = answer()
-        components = describe_environment(host, environment, cache_dir=self._path)
+        spelling = self._cache.location.spelling or self._path
+        components = describe_environment(host, environment, cache_dir=spelling)
         return CiKey(components, files, options.prefix)
 
     def restore(self, source: str, options: RestoreOptions) -> ci_restore.RestoreResult:

@@ -465,10 +465,13 @@ class CompilingMethods(Handle):
             with self.progress("reading entries") as progress:
                 return examine(self.path, os.environ, refused or {}, progress=progress)
         path = self.location.path
-        if used and used.opened and self.location.origin != "--cache-dir":
+        environment = dict(os.environ)
+        if used and self.location.origin == "--cache-dir":
+            environment["JAX_COMPILATION_CACHE_DIR"] = path  # as the program got it
+        elif used and used.opened:
             path = used.opened
         python = chosen.python or (used.executable if used else None)
-        asked = query_settings(python, os.environ)
+        asked = query_settings(python, environment)
         with self.progress("reading entries") as progress:
             return diagnose(
                 path,

@@ -78,16 +78,16 @@ def _carry_out(
         if wanted.strict or check or any(r is not None for r in requested):
             error.exit_code = error.exit_code or ExitCode.PROBLEMS
         raise
-    if report.script_exit_code:
-        return shell_code(report.script_exit_code)
     from jaxcache.render.warm import failed_assertions
 
-    if failed := list(failed_assertions(report, wanted, check=check, fills=fills)):
+    failed = list(failed_assertions(report, wanted, check=check, fills=fills))
+    # Also of a server that a signal ends; another failure of the program is told by itself.
+    if failed and report.script_exit_code <= 0 and form is not Format.JSON:
         with _whatever_reads():
-            if form is not Format.JSON:
-                note(*(f"failed: {sentence}" for sentence in failed))
-        return ExitCode.PROBLEMS
-    return ExitCode.DONE
+            note(*(f"failed: {sentence}" for sentence in failed))
+    if report.script_exit_code:
+        return shell_code(report.script_exit_code)
+    return ExitCode.PROBLEMS if failed else ExitCode.DONE
 
 
 def warm(

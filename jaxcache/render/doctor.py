@@ -31,7 +31,10 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool, run: Report | None = Non
     if diagnosis.exists or diagnosis.wrong:
         headline = count_findings(findings, diagnosis.no_jax)
         headline += "" if diagnosis.exists else " in the settings"
-    page = _page(diagnosis, verbose, run)
+    if run and run.phase_seconds:
+        parts = "what each part is, and what shortens it: docs/phases.md"
+        notes = [f"{phases_line(run)}; {parts}", *notes]
+    page = _page(diagnosis, verbose)
     return view.View(diagnosis, rows, records=findings, page=page, headline=headline, notes=notes)
 
 
@@ -44,11 +47,9 @@ def count_findings(findings: Sequence[Finding], no_jax: str | None = None) -> st
     return f"{'checked without jax: ' if no_jax else ''}{count} found"
 
 
-def _page(diagnosis: Diagnosis, verbose: bool, run: Report | None) -> Iterator[view.Block]:
+def _page(diagnosis: Diagnosis, verbose: bool) -> Iterator[view.Block]:
     """Yield findings, problems before notes; then the settings that are not defaults."""
     yield from _heading(diagnosis)
-    if run and run.phase_seconds:
-        yield view.Line(phases_line(run), "  start   ")
     several = len(diagnosis.facts.cache.entries) > 1
     yield from _finding_lines(diagnosis.findings, name_files=several)
     yield ""

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from typing import Any
 import pytest
 from acting import act, acts_on, says, with_settings
 from conftest import CORPUS, GiveAway, RunCli, clean_environment
+
+from jaxcache.cache.ledger.record import COMPILE, HIT, Event
+from jaxcache.cache.ledger.write import append
+from jaxcache.store import open_store
 
 Make = Callable[[Path], dict[str, str]]
 LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -310,3 +315,24 @@ def test_entries_of_another_jax(
     assert orphans
     assert act(f"{orphans['fix']} --yes", tmp_path).returncode == 0
     assert jax_finding(run_cli, cache, jax_python, "orphaned-generations") is None
+
+
+@acts_on("see what differs: jaxcache explain … … -C …")
+def test_entries_that_were_brought_and_never_used(
+    run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    other = CORPUS / "0.10.2-cpu-zstd"
+    assert run_cli("copy", other, cache).returncode == 0
+    assert "never-used" not in findings(run_cli, cache)
+    (own,) = (p.name for p in (CORPUS / "0.12.0.1-cpu-zstd").glob("jit_mlp-*-cache"))
+    append(open_store(str(cache)), [Event(own.removesuffix("-cache"), COMPILE, time.time_ns())])
+    finding = findings(run_cli, cache)["never-used"]
+    (brought,) = finding["files"]
+    assert (other / brought).exists()
+    explained = act(finding["fix"], tmp_path)
+    assert "jaxlib" in explained.stdout
+    (brought_key,) = (p.name.removesuffix("-cache") for p in other.glob("jit_mlp-*-cache"))
+    append(open_store(str(cache)), [Event(brought_key, HIT, time.time_ns())])
+    assert "never-used" not in findings(run_cli, cache)
+    says(finding["fix"])

@@ -175,10 +175,12 @@ def test_run_guard_needs_no_jaxcache_beside_jax(
     assert json.loads(done.stdout)["summary"]["refused"] == 1
 
 
+@pytest.mark.parametrize("signal", [False, True])
 def test_a_run_fails_whose_program_caught_what_the_guard_refused(
-    run_cli: RunCli, inside_python: str, tmp_path: Path
+    run_cli: RunCli, inside_python: str, tmp_path: Path, signal: bool
 ) -> None:
     program = tmp_path / "catches.py"
+    end = "import os, sys\nsys.stdout.flush()\nos.kill(os.getpid(), 15)\n" if signal else ""
     program.write_text(
         "import jax, jaxcache, numpy as np\n"
         "f = jax.jit(lambda x: x * 2)\n"
@@ -187,12 +189,12 @@ def test_a_run_fails_whose_program_caught_what_the_guard_refused(
         "try:\n"
         "    f(np.ones(3))\n"
         "except jaxcache.UnexpectedCompileError as error:\n"
-        "    print(type(error).__module__)\n"
+        "    print(type(error).__module__)\n" + end
     )
     done = run_cli(
         "run", "--guard", "compile:raise", "-C", tmp_path / "c", "--", inside_python, program
     )
-    assert done.returncode == 1
+    assert done.returncode == (143 if signal else 1)
     assert "failed: the guard refused 1 compile\n" in done.stderr
     assert done.stdout.startswith("jaxcache\n")
     assert "0 of 1 hits · 1 refused · " in done.stderr  # what was refused is no miss

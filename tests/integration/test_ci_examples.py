@@ -191,6 +191,10 @@ def test_gitlab(env: dict[str, str], project: Project, tmp_path: Path) -> None:
     project.text = TRAIN.replace("tanh", "sinh")
     assert counted(job("feature")) == (True, True)
     assert counted(job("main")) == (True, True), "main has not seen what a branch compiled"
+    project.text = TRAIN.replace("tanh", "cosh") + "raise SystemExit(1)\n"
+    assert job("main").failed
+    project.text = TRAIN.replace("tanh", "cosh")
+    assert counted(job("main")) == (True, False), "a job that fails saves what it compiled"
 
 
 IN_PYTEST = """\

@@ -50,6 +50,8 @@ def test_equal_keys_are_hits_and_others_are_not(
 
     here = key(first)
     assert key(first)["key"] == here["key"], "it names the environment, not the moment"
+    words = ("ci", "key", "-C", "first", "--python", each_jax_python)
+    assert run_cli(*words, cwd=tmp_path).stdout.strip() == here["key"], "as warm -C names it"
     compiled = run_jax(each_jax_python, first, tmp_path)["cache_misses"]
     assert compiled
     pairs: list[tuple[Path, dict[str, str]]] = [(second, {}), (first, FLAG)]

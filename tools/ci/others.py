@@ -1,7 +1,7 @@
 """Run the steps of GitLab and Buildkite files, as far as the examples need it.
 
 GitLab: ``before_script`` and ``script`` in one bash, ``cache`` with ``fallback_keys``, which a
-successful job writes anew, files of ``artifacts`` for the jobs that ``needs`` them, and the report
+successful job writes anew, and with ``when: always`` every job, files of ``artifacts`` for the jobs that ``needs`` them, and the report
 of dotenv; ``parallel`` and ``tags`` are the caller's. Buildkite: ``commands`` in one bash, after
 ``pipeline upload`` has replaced ``$NAME`` and ``${NAME}``, and ``$$`` by ``$``.
 """
@@ -36,9 +36,10 @@ def run_gitlab(file: Path, job: str, project: Path, caches: CacheStore, env: dic
             caches.restore(path, key, [])
     script = "\n".join([*document.get("before_script", ()), *document["script"]])
     run = Run([_script("script", f"set -eo pipefail\n{script}", project, env)])
-    if not run.failed:
+    if not run.failed or cache.get("when") == "always":
         for path in paths:
             caches.save(path, keys[0], replace=True)
+    if not run.failed:
         for name in document.get("artifacts", {}).get("paths", ()):
             kept = caches.directory / f"artifacts {job}" / name
             kept.parent.mkdir(parents=True, exist_ok=True)

@@ -53,6 +53,24 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("cache-dir-in-key", names, written_in=written_in, here=here, back=back)
 
 
+def find_never_used(facts: Facts) -> Iterator[Finding]:
+    """Entries that a move brought and no run hit, while one compiled modules of their names."""
+    known = [(e, r) for e in facts.cache.entries if (r := facts.cache.records.get(e.key))]
+    compiled = {e.module: (r.compiled_ns or 0, e.key) for e, r in known if not r.arrived_ns}
+    pairs = [
+        (entry, compiled[entry.module][1])
+        for entry, record in known
+        if record.arrived_ns
+        and (record.last_hit_ns or 0) <= record.arrived_ns
+        and compiled.get(entry.module, (0, ""))[0] > record.arrived_ns
+    ]
+    if pairs:
+        (brought, own), *_ = pairs
+        count = format_count(len(pairs), "entry")
+        names = [entry.file for entry, _ in pairs]
+        yield facts.finding("never-used", names, count=count, brought=brought.key, own=own)
+
+
 def find_metadata_in_key(facts: Facts) -> Iterator[Finding]:
     """Source lines are part of the keys, so that an edit that changes no program misses."""
     if facts.setting(METADATA):

@@ -420,14 +420,12 @@ def _phases(report: Report) -> Iterator[tuple[float, Finding]]:
             place = _name(top.function, top.file, top.line)
             longest = f", {place}{size} alone {format_duration(top.seconds)}"
         is_first = part == "slow-compile" and _has_written_most(report)
-        smaller = list(_smaller(report))
         yield _advice(
             "slow-first-compile" if is_first else part,
             seconds,
             wall=wall,
             longest=longest,
-            smaller="".join(f"; {step}" for step in smaller),
-            faster="; ".join(filter(None, (_load_faster(report), *smaller))) or _LOCAL,
+            faster="; ".join(filter(None, (_load_faster(report), *_smaller(report)))) or _LOCAL,
         )
 
 
