@@ -38,8 +38,9 @@ class LocalStore:
     remote = False  # a mounted file system counts as near
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        #: The absolute path of the directory.
-        self.url = os.path.abspath(path)
+        #: The absolute path of the directory, which other processes can open; no other store has it.
+        self.path = os.path.abspath(path)
+        self.url = self.path
         try:
             self._fd = os.open(self.url, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

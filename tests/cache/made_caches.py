@@ -55,10 +55,12 @@ def gone(made: PrunePlan) -> dict[str, str]:
 
 
 def size_of(cache: Path) -> int:
-    """What a bound on the size counts: all but the ledger."""
-    ledger = cache / ".jaxcache" / "ledger"
+    """What a bound on the size counts: all but the ledger and the tag."""
+    own = {cache / ".jaxcache" / "ledger", cache / "CACHEDIR.TAG"}
     return sum(
-        p.stat().st_size for p in cache.rglob("*") if p.is_file() and ledger not in p.parents
+        p.stat().st_size
+        for p in cache.rglob("*")
+        if p.is_file() and own.isdisjoint((p, *p.parents))
     )
 
 
