@@ -15,6 +15,7 @@ from jaxcache.warm.report.report import Report
 
 #: Files that the page for people names per finding.
 _SHOWN_FILES = 3
+_PHASES_PAGE = "https://github.com/jaxcache/jaxcache/blob/main/docs/phases.md"
 _STYLES = {"problem": "red", "note": "bold"}
 
 
@@ -32,7 +33,7 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool, run: Report | None = Non
         headline = count_findings(findings, diagnosis.no_jax)
         headline += "" if diagnosis.exists else " in the settings"
     if run and run.phase_seconds:
-        parts = "what each part is, and what shortens it: docs/phases.md"
+        parts = f"what each part is, and what shortens it: {_PHASES_PAGE}"
         notes = [f"{phases_line(run)}; {parts}", *notes]
     page = _page(diagnosis, verbose)
     return view.View(diagnosis, rows, records=findings, page=page, headline=headline, notes=notes)
