@@ -183,7 +183,7 @@ def test_each_kind_of_cpu_has_its_own_bundle_and_doctor_names_the_wrong_one(
 
 
 def entries(cache: Path) -> set[str]:
-    files = (p.name for p in cache.iterdir() if p.is_file())
+    files = (p.name for p in cache.iterdir() if p.is_file() and p.name != "CACHEDIR.TAG")
     return {n for n in files if not n.startswith(".") and not n.endswith("-atime")}
 
 

@@ -454,7 +454,7 @@ def _load_faster(report: Report) -> str:
         where = "with JAX 0.8 or later"
     elif available_cores() < 2:
         where = "with two cores"
-    return f"{where}, the option --live of run and warm loads entries while it traces"
+    return f"{where}, run and warm with --live load entries ahead of their requests"
 
 
 def _smaller(report: Report) -> Iterator[str]:
