@@ -38,7 +38,7 @@ class LocalStore:
     remote = False  # a mounted file system counts as near
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        #: The absolute path of the directory, which other processes can open; no other store has it.
+        #: The absolute path of the directory, which other processes can open; others have none.
         self.path = os.path.abspath(path)
         self.url = self.path
         try:
