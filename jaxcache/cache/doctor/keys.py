@@ -55,11 +55,11 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
 
 def find_never_used(facts: Facts) -> Iterator[Finding]:
     """Entries that a move brought and no run hit, while one compiled modules of their names."""
-    known = [(e, r) for e in facts.cache.entries if (r := facts.cache.records.get(e.key))]
-    compiled = {e.module: (r.compiled_ns or 0, e.key) for e, r in known if not r.arrived_ns}
+    recorded = [(e, r) for e in facts.cache.entries if (r := facts.cache.records.get(e.key))]
+    compiled = {e.module: (r.compiled_ns or 0, e.key) for e, r in recorded if not r.arrived_ns}
     pairs = [
         (entry, compiled[entry.module][1])
-        for entry, record in known
+        for entry, record in recorded
         if record.arrived_ns
         and (record.last_hit_ns or 0) <= record.arrived_ns
         and compiled.get(entry.module, (0, ""))[0] > record.arrived_ns
