@@ -427,7 +427,7 @@ class CompilingMethods(Handle):
         report_ignored("live")
         if not command:
             return self.diagnose(options=chosen), None
-        variables = {"JAX_COMPILATION_CACHE_DIR": path} if is_named else {}
+        variables = {"JAX_COMPILATION_CACHE_DIR": absolute_location(path)} if is_named else {}
         uses, _, report = find_where(command, environment=variables)
         used = next((u for u in uses if u.opened), next(iter(uses), None))
         diagnosis = self.diagnose(used=used, options=chosen)
@@ -467,18 +467,21 @@ class CompilingMethods(Handle):
         path = self.location.path
         environment = dict(os.environ)
         if used and self.location.origin == "--cache-dir":
-            environment["JAX_COMPILATION_CACHE_DIR"] = path  # as the program got it
+            # As the program got it.
+            environment["JAX_COMPILATION_CACHE_DIR"] = absolute_location(path)
         elif used and used.opened:
             path = used.opened
         python = chosen.python or (used.executable if used else None)
-        asked = query_settings(python, environment)
+        python_facts = query_settings(python, environment)
         with self.progress("reading entries") as progress:
             return diagnose(
                 path,
-                settings=with_script(asked.settings, used.settings) if used else asked.settings,
-                interpreter=asked.interpreter,
-                no_jax=asked.no_jax,
-                jax_error=asked.jax_error,
+                settings=with_script(python_facts.settings, used.settings)
+                if used
+                else python_facts.settings,
+                interpreter=python_facts.interpreter,
+                no_jax=python_facts.no_jax,
+                jax_error=python_facts.jax_error,
                 uncacheable=used.uncacheable if used else None,
                 max_decoded=chosen.max_decoded or None,
                 progress=progress,

@@ -81,7 +81,7 @@ def _carry_out(
     from jaxcache.render.warm import failed_assertions
 
     failed = list(failed_assertions(report, wanted, check=check, fills=fills))
-    # Also of a server that a signal ends; another failure of the program is told by itself.
+    # A signal is the usual end of a server. A program that fails by itself has said why.
     if failed and report.script_exit_code <= 0 and form is not Format.JSON:
         with _whatever_reads():
             note(*(f"failed: {sentence}" for sentence in failed))

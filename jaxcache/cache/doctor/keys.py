@@ -56,19 +56,19 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
 def find_never_used(facts: Facts) -> Iterator[Finding]:
     """Entries that a move brought and no run hit, while one compiled modules of their names."""
     recorded = [(e, r) for e in facts.cache.entries if (r := facts.cache.records.get(e.key))]
-    compiled = {e.module: (r.compiled_ns or 0, e.key) for e, r in recorded if not r.arrived_ns}
+    own = sorted((r.compiled_ns or 0, e.key, e.module) for e, r in recorded if not r.arrived_ns)
+    latest = {module: (compiled_ns, key) for compiled_ns, key, module in own}
     pairs = [
-        (entry, compiled[entry.module][1])
+        (entry, latest[entry.module][1])
         for entry, record in recorded
         if record.arrived_ns
         and (record.last_hit_ns or 0) <= record.arrived_ns
-        and compiled.get(entry.module, (0, ""))[0] > record.arrived_ns
+        and latest.get(entry.module, (0, ""))[0] > record.arrived_ns
     ]
     if pairs:
-        (brought, own), *_ = pairs
-        count = format_count(len(pairs), "entry")
         names = [entry.file for entry, _ in pairs]
-        yield facts.finding("never-used", names, count=count, brought=brought.key, own=own)
+        keys = {"brought_key": pairs[0][0].key, "own_key": pairs[0][1]}
+        yield facts.finding("never-used", names, **keys)
 
 
 def find_metadata_in_key(facts: Facts) -> Iterator[Finding]:

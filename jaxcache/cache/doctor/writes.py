@@ -52,20 +52,19 @@ def find_cache_off(facts: inputs.Facts) -> Iterator[inputs.Finding]:
 
 def find_overridden(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """The program that was run chose another directory than the variable names."""
-    variable = facts.host.cache_dir_variable
-    chosen = next((s for s in facts.settings if s.name == "jax_compilation_cache_dir"), None)
-    if variable and chosen and chosen.origin == "script" and isinstance(chosen.value, str):
-        yield facts.finding(
-            "overridden", variable=variable, chosen=chosen.value, quoted=shlex.quote(chosen.value)
-        )
+    exported_dir = facts.host.cache_dir_variable
+    setting = next((s for s in facts.settings if s.name == "jax_compilation_cache_dir"), None)
+    if exported_dir and setting and setting.origin == "script" and isinstance(setting.value, str):
+        names = {"program_dir": setting.value, "quoted": shlex.quote(setting.value)}
+        yield facts.finding("overridden", exported_dir=exported_dir, **names)
 
 
 def find_temporary_directory(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     """A directory as ``mktemp -d`` and Python's ``tempfile`` name them."""
-    chosen = facts.setting("jax_compilation_cache_dir")
-    if isinstance(chosen, str) and _TEMPORARY.search(chosen):
+    setting = facts.setting("jax_compilation_cache_dir")
+    if isinstance(setting, str) and _TEMPORARY.search(setting):
         usual = _writable_directory(facts)
-        yield facts.finding("temporary-directory", chosen=chosen, directory=usual)
+        yield facts.finding("temporary-directory", temporary_dir=setting, directory=usual)
 
 
 def _directory(facts: inputs.Facts) -> str:
