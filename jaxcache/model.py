@@ -1,6 +1,8 @@
 """The words of the rest of the program: files, entries, problems. Frozen, stdlib only."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import IntEnum, StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -30,6 +32,23 @@ GRACE_NS = 60 * 10**9
 
 #: Called with (done, total) now and then.
 Progress = Callable[[int, int], None]
+_progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def reporting_to(show: Progress | None) -> Iterator[None]:
+    """Let a function show what the work inside reports; other threads report nothing."""
+    token = _progress.set(show)
+    try:
+        yield
+    finally:
+        _progress.reset(token)
+
+
+def report_progress(done: int, total: int) -> None:
+    """Report how much of a piece of work is done, where somebody wants to see it."""
+    if show := _progress.get():
+        show(done, total)
 
 
 class Depth(IntEnum):

@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 import traceback
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -244,8 +245,14 @@ def test_warm_reports(tmp_path: Path, jax_python: str) -> None:
         jax_python, str(tmp_path / "job.py"), record=str(recipe), force_cache_dir=True
     )
     assert again.count("hit") == report.count("written")
-    other = jaxcache.open(tmp_path / "other", create=True)
+    seen: list[tuple[int, int]] = []
+    other = jaxcache.open(
+        tmp_path / "other",
+        create=True,
+        progress=lambda *_, **__: nullcontext(lambda *progress: seen.append(progress)),
+    )
     compiled = other.compile(recipe, python=jax_python, jobs=1, used_at=tmp_path / "cache")
+    assert seen[-1] == (len(compiled.modules), len(compiled.modules))
     assert compiled.count("written") == len(list(other.entries())) == report.count("written")
     assert [e.key for e in other.entries()] == [e.key for e in cache.entries()]
     (tmp_path / "lib.py").write_text("def double(x):\n    return x * 2\n")

@@ -256,11 +256,9 @@ class Cache(MovingMethods, CompilingMethods):
         chosen = chosen.replace(jobs=chosen.jobs or self.workers)
         loads = chosen.level == "load" and self.layout.single_file_entries
         loader = SubprocessLoader(chosen.python) if loads else None
-        with self.progress("verifying") as progress:
+        with self.progress("verifying"):
             now_ns = self.clock()
-            return verify(
-                self.store, self.layout, chosen, now_ns=now_ns, loader=loader, progress=progress
-            )
+            return verify(self.store, self.layout, chosen, now_ns=now_ns, loader=loader)
 
     def explain(self, *keys: str) -> "Explanation":
         """Explain why a key was compiled, by the runs of its program, or why two keys differ.
@@ -359,8 +357,8 @@ class Cache(MovingMethods, CompilingMethods):
 
         store = self.jax_store
         chosen = SealOptions.choose(options, keys=keys, **keywords)
-        with self.progress("reading entries") as progress:
-            return plan_seal(store, chosen, progress=progress)
+        with self.progress("reading entries"):
+            return plan_seal(store, chosen)
 
     def plan_prune(
         self, *, options: PruneOptions | None = None, **keywords: "Unpack[PruneKeywords]"
@@ -433,22 +431,20 @@ class Cache(MovingMethods, CompilingMethods):
                 from jaxcache.cache.prune.execute import remove
 
                 file_lock = self.layout.removals.file_lock
-                with self.progress("removing") as progress:
-                    return remove(self.store, plan.removals, file_lock=file_lock, progress=progress)
+                with self.progress("removing"):
+                    return remove(self.store, plan.removals, file_lock=file_lock)
             case "SealPlan":
                 from jaxcache.cache.seal import execute_seal
 
                 jobs = jobs or self.workers
                 now_ns = self.clock()
-                with self.progress("sealing") as progress:
-                    return execute_seal(
-                        self.store, plan, jobs=jobs, now_ns=now_ns, progress=progress
-                    )
+                with self.progress("sealing"):
+                    return execute_seal(self.store, plan, jobs=jobs, now_ns=now_ns)
             case "RepairPlan":
                 from jaxcache.cache.verify.repair import execute_repair
 
-                with self.progress("repairing") as progress:
-                    return execute_repair(self.store, self.layout, plan, progress=progress)
+                with self.progress("repairing"):
+                    return execute_repair(self.store, self.layout, plan)
         raise TypeError(f"{type(plan).__name__} is not a plan of this package")
 
     def restore(self, *keys: str, dry_run: bool = False) -> "Restoration":

@@ -108,8 +108,8 @@ class CiSteps:
             bundle: Bundle | None = None
             if is_bundle_name(source):
                 bundle = opened.enter_context(self._open(source, signed=options.require_signed))
-                with self._cache.progress("checking", in_bytes=True) as progress:
-                    bundle = verify_bundle(bundle, progress, allow_large=options.allow_large)
+                with self._cache.progress("checking", in_bytes=True):
+                    bundle = verify_bundle(bundle, allow_large=options.allow_large)
             else:
                 other = open_store(source)
                 wanted = options.require_signed
@@ -117,15 +117,13 @@ class CiSteps:
             job = ci_restore.RestoreJob(self._path, host(), options)
             if target is None and not options.lookup_only:
                 target = make_store(self._path)
-            progress = opened.enter_context(self._cache.progress("restoring"))
+            opened.enter_context(self._cache.progress("restoring"))
             if bundle is not None:
-                done = ci_restore.restore_bundle(target, bundle, job, progress)
+                done = ci_restore.restore_bundle(target, bundle, job)
                 return done, ci_restore.forecast_restored(done, job)
             now_ns = self._cache.clock()
             try:
-                done = ci_restore.restore_cache(
-                    other, target, job, signed=signed, now_ns=now_ns, progress=progress
-                )
+                done = ci_restore.restore_cache(other, target, job, signed=signed, now_ns=now_ns)
             except UntrustedError:
                 if is_new:
                     with suppress(OSError):  # something has entered it
@@ -177,7 +175,7 @@ class CiSteps:
                 check_layout(target_store, "jax")
         store = self._cache.jax_store
         baseline = read_baseline(store)
-        with self._cache.progress("reading entries") as progress:
+        with self._cache.progress("reading entries"):
             planned = ci_save.plan_save(
                 store,
                 target,
@@ -186,7 +184,6 @@ class CiSteps:
                 target_exists=_exists(target),
                 environment=os.environ,
                 now_ns=self._cache.clock(),
-                progress=progress,
             )
         if is_bundle and planned.saves and baseline is not None:
             return ci_save.check_newer(planned, baseline, self._held_keys(target))
@@ -234,11 +231,11 @@ class CiSteps:
         plan = replace(plan, export=with_ledger(plan.export, Ledger.load(store)))
         if plan.why == "empty" or (is_bundle and not plan.saves):
             return ci_save.SaveResult(plan)
-        with self._cache.progress("saving", in_bytes=is_bundle) as progress:
+        with self._cache.progress("saving", in_bytes=is_bundle):
             if not is_bundle:
                 shared = make_store(plan.target)
                 return ci_save.save_shared(
-                    store, shared, plan, options, signers=signers, now_ns=now_ns, progress=progress
+                    store, shared, plan, options, signers=signers, now_ns=now_ns
                 )
             file = plan.target
             target = None
@@ -248,9 +245,7 @@ class CiSteps:
             else:
                 os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
             level = options.level
-            written = write_bundle(
-                store, plan.export, file, signers, target=target, level=level, progress=progress
-            )
+            written = write_bundle(store, plan.export, file, signers, target=target, level=level)
             entries = len(written.manifest.items)
             return ci_save.SaveResult(plan, entries, written.size_bytes, written.left_out)
 

@@ -332,8 +332,8 @@ class CompilingMethods(Handle):
         self.refuse_caches_below()
         if not (chosen.used_at or chosen.portable):
             chosen = chosen.replace(used_at=self.spelling)
-        with self.progress("compiling") as progress:
-            return compile_recipe(os.fspath(recipe), self.location.path, chosen, progress)
+        with self.progress("compiling"):
+            return compile_recipe(os.fspath(recipe), self.location.path, chosen)
 
     def explain_script(
         self, script: str | os.PathLike[str], *arguments: str, **keywords: "Unpack[WarmKeywords]"
@@ -462,8 +462,8 @@ class CompilingMethods(Handle):
         if self.compiler == "torch":
             chosen.check_known("torch", ())
             examine: Callable[..., Diagnosis] = load_layout("torch").examines.diagnose
-            with self.progress("reading entries") as progress:
-                return examine(self.path, os.environ, refused or {}, progress=progress)
+            with self.progress("reading entries"):
+                return examine(self.path, os.environ, refused or {})
         path = self.location.path
         environment = dict(os.environ)
         if used and self.location.origin == "--cache-dir":
@@ -473,7 +473,7 @@ class CompilingMethods(Handle):
             path = used.opened
         python = chosen.python or (used.executable if used else None)
         python_facts = query_settings(python, environment)
-        with self.progress("reading entries") as progress:
+        with self.progress("reading entries"):
             return diagnose(
                 path,
                 settings=with_script(python_facts.settings, used.settings)
@@ -484,5 +484,4 @@ class CompilingMethods(Handle):
                 jax_error=python_facts.jax_error,
                 uncacheable=used.uncacheable if used else None,
                 max_decoded=chosen.max_decoded or None,
-                progress=progress,
             )

@@ -4,12 +4,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, cast
 
 from jaxcache import layouts
 from jaxcache.core.names import OWN_DIR
 from jaxcache.errors import NoCacheError
+from jaxcache.model import reporting_to
 from jaxcache.store import find_store, is_remote, make_store, open_store, require_writable
 from jaxcache.store.base import Store
 from jaxcache.store.location import Location, locate_cache
@@ -34,6 +35,13 @@ MakeProgress = Callable[..., "AbstractContextManager[Progress | None]"]
 def show_nothing(*_: object, **__: object) -> "AbstractContextManager[Progress | None]":
     """Show no progress."""
     return nullcontext()
+
+
+@contextmanager
+def _show(make: MakeProgress, title: str, *, in_bytes: bool = False) -> Iterator[None]:
+    """Show the progress that the work inside reports."""
+    with make(title, in_bytes=in_bytes) as show, reporting_to(show):
+        yield
 
 
 def locate(cache_dir: str | None, layout: str | None = None) -> Location:
@@ -80,7 +88,7 @@ class Handle:
     ) -> None:
         self.location = location
         self.spelling = location.spelling
-        self.progress = progress
+        self.progress = partial(_show, progress)
         self.note = note
         self.workers = workers
         self.clock = clock or time.time_ns
@@ -307,8 +315,8 @@ class Handle:
         """Show the progress of what reads the entries, and give the cache to read."""
         from jaxcache.cache.listing import ReadCache
 
-        with self.progress("reading entries") as progress:
-            yield ReadCache(*place, self.clock(), self.index_directory, self.workers, progress)
+        with self.progress("reading entries"):
+            yield ReadCache(*place, self.clock(), self.index_directory, self.workers)
 
 
 def kind_of_file(path: str) -> PlaceKind:

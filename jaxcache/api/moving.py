@@ -48,10 +48,9 @@ class MovingMethods(Handle):
         from jaxcache.cache.diff import diff_sides
         from jaxcache.layouts import check_same_layout, open_side
 
-        with self.progress("reading") as progress:
+        with self.progress("reading"):
             sides = [
-                open_side(cache.location.path, progress, layout=cache.layout_name)
-                for cache in (self, other)
+                open_side(cache.location.path, layout=cache.layout_name) for cache in (self, other)
             ]
         check_same_layout(*sides)
         return diff_sides(*sides)
@@ -97,10 +96,10 @@ class MovingMethods(Handle):
         from jaxcache.layouts import open_side
 
         chosen = move.ExportOptions.choose(options, keys=keys, **keywords)
-        with self.progress("reading") as progress:
+        with self.progress("reading"):
             since = None
             if chosen.since:
-                since = open_side(chosen.since, progress, layout=self.layout_name)
+                since = open_side(chosen.since, layout=self.layout_name)
             return self.layout.exports.plan_export(
                 self.store,
                 keys=chosen.keys,
@@ -108,7 +107,6 @@ class MovingMethods(Handle):
                 since=since,
                 side_caches=chosen.side_caches,
                 now_ns=self.clock(),
-                progress=progress,
             )
 
     def write_bundle(
@@ -137,9 +135,9 @@ class MovingMethods(Handle):
         signers = signing_keys(sign)
         with (
             system_errors_as(JaxcacheError, f"cannot write {path}", code="io-error"),
-            self.progress("exporting", in_bytes=True) as progress,
+            self.progress("exporting", in_bytes=True),
         ):
-            return write_bundle(self.store, plan, path, signers, level=level, progress=progress)
+            return write_bundle(self.store, plan, path, signers, level=level)
 
     def import_(
         self,
@@ -212,22 +210,21 @@ class MovingMethods(Handle):
         from jaxcache.cache.move.import_bundle import execute_import
 
         limits = {"allow_large": options.allow_large, "atomic": options.atomic}
-        with self.progress("checking", in_bytes=True) as progress:
-            bundle = verify_bundle(bundle, progress, **limits)
+        with self.progress("checking", in_bytes=True):
+            bundle = verify_bundle(bundle, **limits)
         if self.existing:
             require_writable(self.existing)
-        with self.progress("comparing") as progress:
+        with self.progress("comparing"):
             plan = load_layout(bundle.manifest.layout).imports.plan_import(
                 self.existing,
                 bundle,
                 cache_dir=self.path,
                 on_conflict=options.on_conflict,
                 side_caches=options.side_caches,
-                progress=progress,
             )
         if check is not None:
             check(plan)
-        with self.progress("importing") as progress:
+        with self.progress("importing"):
             return execute_import(
                 None if dry_run else self.make(),
                 bundle,
@@ -235,7 +232,6 @@ class MovingMethods(Handle):
                 level=options.level,
                 atomic=options.atomic,
                 jobs=options.jobs,
-                progress=progress,
             )
 
     def import_and_forecast(
@@ -470,7 +466,7 @@ class MovingMethods(Handle):
             from jaxcache.cache.index import Index
 
             index = Index.load(self._index_directory, target_store.url, now_ns=self.clock())
-        with self.progress("comparing") as progress:
+        with self.progress("comparing"):
             return plan_sync(
                 store,
                 target_store,
@@ -480,7 +476,6 @@ class MovingMethods(Handle):
                 signed=signed,
                 index=index,
                 on_conflict=on_conflict,
-                progress=progress,
             )
 
     def carry(
@@ -510,7 +505,7 @@ class MovingMethods(Handle):
         from jaxcache.cache.move.stores import make_source
         from jaxcache.cache.trust import signing_keys
 
-        with self.progress("checking" if dry_run else "copying") as progress:
+        with self.progress("checking" if dry_run else "copying"):
             return carry_out(
                 make_source(self.store, plan),
                 target.existing if dry_run else target.make(),
@@ -520,7 +515,6 @@ class MovingMethods(Handle):
                 jobs=jobs,
                 signers=signing_keys(sign),
                 dry_run=dry_run,
-                progress=progress,
             )
 
     def plan_offer(
@@ -554,7 +548,6 @@ class MovingMethods(Handle):
             since=DiffSide(path, {}, files=names_there(path)) if lacking else None,
             side_caches=options.side_caches and not (options.include or options.filters),
             now_ns=self.clock(),
-            progress=None,
         )
 
     def copy(

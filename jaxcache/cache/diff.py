@@ -10,7 +10,7 @@ from jaxcache.cache.ledger.record import LedgerRecord, fold
 from jaxcache.cache.scan import UnknownFormats, load_ledger
 from jaxcache.cache.verify.check import CheckedContent, read_content
 from jaxcache.entry.codec import CodecError
-from jaxcache.model import Problem, Progress, result_repr
+from jaxcache.model import Problem, report_progress, result_repr
 from jaxcache.store.base import MissingError, Store, StoreError
 
 
@@ -99,7 +99,7 @@ def _hold(
     )
 
 
-def read_side(store: Store, progress: Progress | None) -> DiffSide:
+def read_side(store: Store) -> DiffSide:
     """Read every entry of a cache.
 
     Raises:
@@ -128,8 +128,7 @@ def read_side(store: Store, progress: Progress | None) -> DiffSide:
             damaged.append(Problem(file.info.name, "unreadable", error.reason, key))
         else:
             entries[key] = _hold(ledger.record(key) if ledger else None, content, key, size)
-        if progress:
-            progress(done, len(files))
+        report_progress(done, len(files))
     return DiffSide(store.url, entries, UnknownFormats(store).rename(damaged))
 
 

@@ -34,7 +34,7 @@ from jaxcache.core.names import (
 from jaxcache.core.system import require_flock, wait_for_flock
 from jaxcache.entry.names import TORCH_GRAPHS, TORCH_LOCKS, FileKind, key_of, own_kind, split_name
 from jaxcache.errors import JaxcacheError, NoCacheError
-from jaxcache.model import FileInfo, Problem, Progress
+from jaxcache.model import FileInfo, Problem, report_progress
 from jaxcache.store import is_remote
 from jaxcache.store.base import ExistsError, FileLock, MissingError, NewFile, Store, StoreError
 from jaxcache.units import format_count, format_size
@@ -340,7 +340,6 @@ def run_under_lock(
     items: Sequence[_Item],
     *,
     file_lock: "FileLock | None" = None,
-    progress: Progress | None = None,
 ) -> float:
     """Do short work on each item in order, beside the compiler that uses the cache.
 
@@ -369,8 +368,7 @@ def run_under_lock(
                     work(items[done])
                     done += 1
                 longest = max(longest, time.perf_counter() - started)
-        if progress:
-            progress(done, len(items))
+        report_progress(done, len(items))
     return longest
 
 

@@ -9,7 +9,7 @@ from jaxcache.cache.files import count_bytes
 from jaxcache.cache.scan import ScanAids
 from jaxcache.entry.summary import Entry, ScanResult
 from jaxcache.errors import UsageError
-from jaxcache.model import Depth, Problem, Progress, result_repr
+from jaxcache.model import Depth, Problem, result_repr
 from jaxcache.options import ListOptions
 from jaxcache.store.base import Store
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
@@ -31,14 +31,13 @@ class ReadCache(NamedTuple):
     """The directory of indexes; None: without one."""
     workers: int = 1
     """Processes to read with in a large directory."""
-    progress: Progress | None = None
 
     def aids(self, depth: Depth) -> ScanAids:
         """Return the aids of a scan, with the index of this cache where it spares reading."""
         index = None
         if self.index_directory is not None and (depth >= Depth.OPENED or self.store.remote):
             index = self.layout.load_index(self.index_directory, self.store.url, now_ns=self.now_ns)
-        return ScanAids(index, self.workers, self.progress)
+        return ScanAids(index, self.workers)
 
     def scan(self, depth: Depth) -> ScanResult:
         """Scan the whole cache, with the files in its directories, and keep the index.

@@ -21,7 +21,7 @@ from jaxcache.core.names import ATIME_SUFFIX, HEADER_BYTES, ZSTD_MAGIC
 from jaxcache.entry import codec
 from jaxcache.entry.names import FileKind, key_of
 from jaxcache.entry.summary import Entry, EntrySummary, read_summary
-from jaxcache.model import Depth, FileInfo, Problem, ProblemKind, Progress
+from jaxcache.model import Depth, FileInfo, Problem, ProblemKind, report_progress
 from jaxcache.store.base import MissingError, Store, StoreError
 
 if TYPE_CHECKING:
@@ -186,7 +186,6 @@ class ScanAids(NamedTuple):
     """The facts that earlier scans read, so that fewer files are opened; new ones are added."""
     workers: int = 1
     """Processes to read with in a large directory."""
-    progress: Progress | None = None
     unfilled: bool = False
     """Whether a prefix of a bucket that nobody has filled yet counts as an empty cache."""
 
@@ -196,7 +195,7 @@ class ScanAids(NamedTuple):
             self.index.save(entry.file for entry in entries)
 
 
-#: No index, one process, no progress.
+#: No index, one process.
 NO_AIDS = ScanAids()
 
 
@@ -370,8 +369,8 @@ def read_entries(
     entries: list[Entry] = []
     problems: list[Problem] = []
     for done, (file, recalled) in enumerate(zip(files, known, strict=True)):
-        if aids.progress and done % _PROGRESS_EVERY == 0:
-            aids.progress(done, len(files))
+        if done % _PROGRESS_EVERY == 0:
+            report_progress(done, len(files))
         facts = recalled or next(facts_of)
         if facts.gone:
             continue
@@ -383,8 +382,7 @@ def read_entries(
         if store.remote and (stamp := _atime_of(file, atimes)):
             stamp_ns = stamp.mtime_ns  # JAX puts it at every use
         entries.append(_entry(file, facts, rule, stamp_ns, own_problems))
-    if aids.progress:
-        aids.progress(len(files), len(files))
+    report_progress(len(files), len(files))
     return entries, problems
 
 

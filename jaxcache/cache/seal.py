@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -18,7 +18,7 @@ from jaxcache.cache.files import LOCK_TIMEOUT_SECONDS, EntryFile, find, remove_l
 from jaxcache.cache.ledger.record import SEALED, Event, LedgerRecord
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.scan import Scan, ScanAids, scan
+from jaxcache.cache.scan import Scan, scan
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import (
     MAX_DECODED_BYTES,
@@ -117,9 +117,7 @@ class SealResult:
         return sum(s.entry.size_bytes - (s.size_bytes_after or 0) for s in self.sealed)
 
 
-def plan_seal(
-    store: Store, options: SealOptions | None = None, *, progress: model.Progress | None = None
-) -> SealPlan:
+def plan_seal(store: Store, options: SealOptions | None = None) -> SealPlan:
     """Plan which entries to seal.
 
     zstd entries without a checksum are (zlib has Adler-32). With a level, sealed ones too, except
@@ -131,7 +129,7 @@ def plan_seal(
     """
     options = options or SealOptions()
     selection = Selection.parse(options.keys, options.filters)
-    scan_result = scan(store, ScanAids(progress=progress), max(selection.depth, model.Depth.OPENED))
+    scan_result = scan(store, depth=max(selection.depth, model.Depth.OPENED))
     ledger = scan_result.ledger or Ledger()
     todo: list[Entry] = []
     skipped: list[SkippedEntry] = []
@@ -170,14 +168,7 @@ def _wants_level(entry: Entry, record: LedgerRecord | None, level: int | None) -
     return not isinstance(used_level, int) or used_level < level
 
 
-def execute_seal(
-    store: Store,
-    plan: SealPlan,
-    *,
-    jobs: int,
-    now_ns: int,
-    progress: Callable[[int, int], None] | None = None,
-) -> SealResult:
+def execute_seal(store: Store, plan: SealPlan, *, jobs: int, now_ns: int) -> SealResult:
     """Carry out a plan on ``jobs`` threads.
 
     Raises:
@@ -192,8 +183,7 @@ def execute_seal(
             try:
                 for future in running:
                     outcomes.append(future.result())
-                    if progress:
-                        progress(len(outcomes), len(running))
+                    model.report_progress(len(outcomes), len(running))
             finally:
                 worker.stopped = True
                 pool.shutdown(cancel_futures=True)

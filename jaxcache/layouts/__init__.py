@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxcache.layouts import base
     from jaxcache.layouts.torch import TorchLayout
     from jaxcache.layouts.torch.explain import GraphDetails as GraphDetails
-    from jaxcache.model import FileInfo, Progress
+    from jaxcache.model import FileInfo
 
 
 class JaxLayout:
@@ -181,9 +181,7 @@ def _is_directory(store: Store, name: str) -> bool:
         return False
 
 
-def open_side(
-    location: str, progress: "Progress | None" = None, *, layout: str | None = None
-) -> "DiffSide":
+def open_side(location: str, *, layout: str | None = None) -> "DiffSide":
     """Read what a bundle or a cache holds.
 
     Raises:
@@ -195,7 +193,7 @@ def open_side(
 
     if not is_bundle(location):
         store = open_store(location)
-        return choose_layout(store, layout).sides.read_side(store, progress)
+        return choose_layout(store, layout).sides.read_side(store)
     bundle = open_bundle(location)
     with bundle.file:
         return load_layout(bundle.manifest.layout).sides.read_bundle(bundle)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.verify.check import EntryCheck
     from jaxcache.entry.summary import Entry, ScanResult
     from jaxcache.layouts.torch.explain import GraphDetails
-    from jaxcache.model import Depth, Problem, Progress
+    from jaxcache.model import Depth, Problem
     from jaxcache.options import PruneOptions, VerifyOptions
     from jaxcache.store.base import FileLock, Store
 
@@ -153,7 +153,6 @@ class Exports(Protocol):
         since: DiffSide | None,
         side_caches: bool | None,
         now_ns: int,
-        progress: Progress | None,
     ) -> ExportPlan:
         """Plan a bundle.
 
@@ -173,7 +172,6 @@ class Imports(Protocol):
         cache_dir: str,
         on_conflict: str,
         side_caches: bool,
-        progress: Progress | None,
     ) -> Plan:
         """Look at what is there already, and decide for each file of a verified bundle."""
 
@@ -181,7 +179,7 @@ class Imports(Protocol):
 class Sides(Protocol):
     """Reads the content of every entry, for a comparison."""
 
-    def read_side(self, store: Store, progress: Progress | None) -> DiffSide:
+    def read_side(self, store: Store) -> DiffSide:
         """Read that of a cache."""
 
     def read_bundle(self, bundle: Bundle) -> DiffSide:

@@ -287,7 +287,7 @@ def test_of_names_that_differ_in_case_alone_one_travels(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
     store = LocalStore(tmp_path)
-    given: dict[str, Any] = dict.fromkeys(("since", "side_caches", "progress"))
+    given: dict[str, Any] = dict.fromkeys(("since", "side_caches"))
     plan = load_layout(layout).exports.plan_export(
         store, keys=(), filters=(), now_ns=LATER_NS, **given
     )

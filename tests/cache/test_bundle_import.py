@@ -42,6 +42,7 @@ from jaxcache.cache.move.sync import plan_copy
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.model import reporting_to
 from jaxcache.options import SealOptions
 from jaxcache.store import make_store
 from jaxcache.store.base import StoreError, or_error
@@ -254,21 +255,23 @@ def test_progress_ends_where_it_said_it_would(conflicting: Path) -> None:
         return told
 
     plan = plan_export(store, now_ns=0)
-    exported = write_stream(store, plan, progress=progress)
+    with reporting_to(progress):
+        exported = write_stream(store, plan)
     size = sum(p.stat().st_size for p in SMALL.glob("*-cache"))
     assert (plan.size_bytes, steps()[-1]) == (size, (size, size))
     with exported.stream:
         bundle = opened(b"".join(bundle_bytes(exported)))
-    verify_bundle(bundle, progress)
+    with reporting_to(progress):
+        bundle = verify_bundle(bundle)
     content = bundle.manifest.content_bytes
     assert steps()[-1] == (content, content) and content == bundle.manifest.announced_bytes
     target = LocalStore(conflicting)
-    import_plan = plan_import(
-        target, bundle, cache_dir="x", on_conflict="replace", progress=progress
-    )
+    with reporting_to(progress):
+        import_plan = plan_import(target, bundle, cache_dir="x", on_conflict="replace")
     assert steps() == [(n, 7) for n in range(1, 8)]
     assert (import_plan.count(MoveAction.REPLACE), import_plan.count(MoveAction.SAME)) == (2, 5)
-    execute_import(target, bundle, import_plan, progress=progress)
+    with reporting_to(progress):
+        execute_import(target, bundle, import_plan)
     assert steps() == [(1, 2), (2, 2)]
 
 

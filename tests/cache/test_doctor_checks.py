@@ -76,7 +76,7 @@ def test_network_filesystem() -> None:
 @pytest.fixture
 def seen(corpus: Path) -> CacheFacts:
     """Real entries, which were compiled for a CPU with AVX-512."""
-    return collect_cache_facts(str(corpus / "0.12.0.1-cpu-zstd"), max_decoded=None, progress=None)
+    return collect_cache_facts(str(corpus / "0.12.0.1-cpu-zstd"), max_decoded=None)
 
 
 def with_cpu(seen: CacheFacts, *features: str) -> Facts:
@@ -207,9 +207,7 @@ def with_bucket(cache: CacheFacts, xla_caches: str, **more: Any) -> Facts:
 
 
 def test_caches_of_xla_in_a_bucket(seen: CacheFacts, corpus: Path) -> None:
-    gpu = collect_cache_facts(
-        str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None, progress=None
-    )
+    gpu = collect_cache_facts(str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None)
     default = "xla_gpu_per_fusion_autotune_cache_dir"
     for cache, severity in ((seen, "note"), (gpu, "problem")):
         (finding,) = directory.find_xla_caches_in_bucket(with_bucket(cache, default))
@@ -223,12 +221,8 @@ def test_caches_of_xla_in_a_bucket(seen: CacheFacts, corpus: Path) -> None:
 
 def test_a_cache_of_kernels_that_is_on(seen: CacheFacts, corpus: Path) -> None:
     default = "xla_gpu_per_fusion_autotune_cache_dir"
-    plain = collect_cache_facts(
-        str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None, progress=None
-    )
-    filled = collect_cache_facts(
-        str(corpus / "0.10.2-cuda13-h200-kernelcache"), max_decoded=None, progress=None
-    )
+    plain = collect_cache_facts(str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None)
+    filled = collect_cache_facts(str(corpus / "0.10.2-cuda13-h200-kernelcache"), max_decoded=None)
     compiled_with_it = replace(filled, inventory=plain.inventory)
     for cache, chosen, severity in (
         (seen, "all", "note"),

@@ -13,6 +13,7 @@ from made_caches import HOUR, NOW, NS, gone, key, plan, put
 
 from jaxcache.cache.prune.execute import remove
 from jaxcache.errors import LockedError
+from jaxcache.model import reporting_to
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
@@ -154,7 +155,8 @@ def test_progress_is_told_after_each_hold_of_the_lock(tmp_path: Path, slow: Slow
         put(tmp_path, key(number))
     seen: list[tuple[int, int]] = []
     made = plan(tmp_path, max_entries=0)
-    remove(slow, made.removals, progress=lambda *told: seen.append(told))
+    with reporting_to(lambda *told: seen.append(told)):
+        remove(slow, made.removals)
     assert len(seen) == len(slow.held) > 2
     assert seen[-1] == (12, 12) and [done for done, _ in seen] == sorted(d for d, _ in seen)
 

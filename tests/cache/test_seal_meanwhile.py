@@ -20,6 +20,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.seal import SealResult, execute_seal, plan_seal
 from jaxcache.entry.codec import decompress_chunks
+from jaxcache.model import reporting_to
 from jaxcache.options import SealOptions
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
@@ -155,9 +156,9 @@ def test_a_payload_beyond_what_a_worker_may_hold_is_skipped(cache: Path) -> None
 def test_progress_ends_with_the_last_entry(corpus: Path, tmp_path: Path) -> None:
     store = LocalStore(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "seven"))
     seen: list[tuple[int, int]] = []
-    done = execute_seal(
-        store, plan_seal(store), jobs=2, now_ns=0, progress=lambda *told: seen.append(told)
-    )
+    plan = plan_seal(store)
+    with reporting_to(lambda *told: seen.append(told)):
+        done = execute_seal(store, plan, jobs=2, now_ns=0)
     assert seen == [(n, 7) for n in range(1, 8)]
     sizes = {s.entry.file: s.size_bytes_after for s in done.sealed}
     assert sizes == {n: (tmp_path / "seven" / n).stat().st_size for n in sizes} and len(sizes) == 7

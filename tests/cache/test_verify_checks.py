@@ -14,6 +14,7 @@ from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.cache.verify.repair import plan_repair, quarantine_directory
 from jaxcache.cache.verify.run_checks import Verification, verify
 from jaxcache.layouts import load_layout
+from jaxcache.model import reporting_to
 from jaxcache.options import SealOptions, VerifyOptions
 from jaxcache.store.base import MissingError, StoreError
 from jaxcache.store.local import LocalStore
@@ -147,13 +148,8 @@ def test_processes_find_the_same(spread_cache: Path, monkeypatch: pytest.MonkeyP
     # Whatever is checked in this process would end it.
     monkeypatch.setattr("jaxcache.cache.verify.check.check_entry", None)
     told: list[tuple[int, int]] = []
-    spread = verify(
-        LocalStore(spread_cache),
-        JAX,
-        VerifyOptions(jobs=2),
-        now_ns=NOW_NS,
-        progress=lambda *n: told.append(n),
-    )
+    with reporting_to(lambda *n: told.append(n)):
+        spread = verify(LocalStore(spread_cache), JAX, VerifyOptions(jobs=2), now_ns=NOW_NS)
     assert spread == alone
     assert told[-1] == (alone.checked, alone.checked)
 

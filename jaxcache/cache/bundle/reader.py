@@ -26,15 +26,11 @@ from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import Entry, summarize_contents
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
-from jaxcache.model import Depth, FileInfo, Problem, Progress
+from jaxcache.model import Depth, FileInfo, Problem, report_progress
 
 
 def verify_bundle(
-    bundle: bundle_format.Bundle,
-    progress: Progress | None = None,
-    *,
-    allow_large: bool = False,
-    atomic: bool = False,
+    bundle: bundle_format.Bundle, *, allow_large: bool = False, atomic: bool = False
 ) -> bundle_format.Bundle:
     """Compare every byte of a bundle with its digests and check its entries; write nothing.
 
@@ -52,7 +48,7 @@ def verify_bundle(
     refused = bundle.refused
     if refused is None:
         deque(bundle_format.read_whole(bundle), maxlen=0)
-        refused = dict(_damaged(bundle, progress, allow_large))
+        refused = dict(_damaged(bundle, allow_large))
     if atomic and refused:
         name, reason = next(iter(refused.items()))
         raise JaxcacheError(
@@ -63,9 +59,7 @@ def verify_bundle(
     return replace(bundle, refused=refused)
 
 
-def _damaged(
-    bundle: bundle_format.Bundle, progress: Progress | None, allow_large: bool
-) -> Iterator[tuple[str, str]]:
+def _damaged(bundle: bundle_format.Bundle, allow_large: bool) -> Iterator[tuple[str, str]]:
     content = bundle_format.ContentReader(bundle)
     done = 0
     entries = len(bundle.manifest.items)
@@ -81,8 +75,7 @@ def _damaged(
         else:
             deque(pieces, maxlen=0)
         done += size
-        if progress:
-            progress(done, bundle.manifest.content_bytes)
+        report_progress(done, bundle.manifest.content_bytes)
     content.end()
 
 

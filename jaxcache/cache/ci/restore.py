@@ -31,7 +31,6 @@ from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.verify.check import Signed
 from jaxcache.core.machine import XLA_CACHES, hashes_path
 from jaxcache.errors import UntrustedError, UsageError, system_errors_as
-from jaxcache.model import Progress
 from jaxcache.options.move import RestoreOptions, SyncOptions
 from jaxcache.store.base import Store
 
@@ -161,9 +160,7 @@ def _fits(step: Step) -> bool:
     return step.key is not None and step.item.facts is not None and step.action in _FITTING
 
 
-def restore_bundle(
-    store: Store | None, bundle: Bundle, job: RestoreJob, progress: Progress | None
-) -> Outcome:
+def restore_bundle(store: Store | None, bundle: Bundle, job: RestoreJob) -> Outcome:
     """Write those entries of a verified bundle that this job can use.
 
     Args:
@@ -173,17 +170,11 @@ def restore_bundle(
     if not any(map(_fits, plan.steps)):
         plan = replace(plan, steps=tuple(map(_leave, plan.steps)))
     dry_run = job.options.lookup_only
-    return execute_import(store, bundle, plan, dry_run=dry_run, progress=progress)
+    return execute_import(store, bundle, plan, dry_run=dry_run)
 
 
 def restore_cache(
-    source: Store,
-    target: Store | None,
-    job: RestoreJob,
-    *,
-    signed: Signed | None,
-    now_ns: int,
-    progress: Progress | None,
+    source: Store, target: Store | None, job: RestoreJob, *, signed: Signed | None, now_ns: int
 ) -> Outcome:
     """Read the entries of a cache, and write those that this job can use.
 
@@ -222,7 +213,6 @@ def restore_cache(
             now_ns=now_ns,
             jobs=job.options.jobs,
             dry_run=job.options.lookup_only,
-            progress=progress,
         )
 
     plan = replace(plan, by_name=False, segments=())  # each payload is read, and recorded here

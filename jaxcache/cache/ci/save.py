@@ -27,7 +27,7 @@ from jaxcache.core.eviction import choose_for_room
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.entry.summary import Entry
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
-from jaxcache.model import Depth, Problem, Progress
+from jaxcache.model import Depth, Problem
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SaveIf, SaveOptions
 from jaxcache.store import is_remote
@@ -120,7 +120,6 @@ def plan_save(
     target_exists: bool,
     environment: Mapping[str, str],
     now_ns: int,
-    progress: Progress | None,
 ) -> SavePlan:
     """Decide what to keep and whether to save it.
 
@@ -132,7 +131,7 @@ def plan_save(
         environment: of the job.
     """
     finished = parse_job_status(options.job_status)
-    scan_result = scan(store, ScanAids(progress=progress, unfilled=True), deep=True)
+    scan_result = scan(store, ScanAids(unfilled=True), deep=True)
     ledger = scan_result.ledger or Ledger()
     usage = classify_usage(scan_result, ledger, baseline)
     max_size_bytes = options.max_size_bytes if is_bundle_name(target) else None
@@ -299,7 +298,6 @@ def save_shared(
     *,
     signers: Sequence[Any],
     now_ns: int,
-    progress: Progress | None,
 ) -> SaveResult:
     """Add to a cache that other jobs share; what they put there stays unless a bound takes it.
 
@@ -314,7 +312,7 @@ def save_shared(
     if plan.saves:
         saving = _plan(store, target, plan, allow_large=options.allow_large)
         source = make_source(store, saving)
-        done = carry_out(source, target, saving, signers=signers, now_ns=now_ns, progress=progress)
+        done = carry_out(source, target, saving, signers=signers, now_ns=now_ns)
         learnt += events_of(done.written, {}, Ledger())
         saved = save_result(plan, done)
     append(target, learnt)

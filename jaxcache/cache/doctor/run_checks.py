@@ -23,7 +23,7 @@ from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import read_contents
 from jaxcache.entry.summary import Entry
 from jaxcache.errors import NoCacheError
-from jaxcache.model import Progress, result_repr
+from jaxcache.model import result_repr
 from jaxcache.store import is_remote, open_store
 from jaxcache.store.base import StoreError
 from jaxcache.units import add_cache
@@ -37,9 +37,7 @@ _OBJECT_NAME_MAX = 1024
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def collect_cache_facts(
-    path: str, *, max_decoded: int | None, progress: Progress | None
-) -> inputs.CacheFacts:
+def collect_cache_facts(path: str, *, max_decoded: int | None) -> inputs.CacheFacts:
     """Scan a cache and decode its newest entries.
 
     Args:
@@ -55,7 +53,7 @@ def collect_cache_facts(
         if is_remote(path):
             raise
         return _absent(os.path.abspath(path), error)
-    scan_result = scan(store, ScanAids(progress=progress, unfilled=True), deep=True)
+    scan_result = scan(store, ScanAids(unfilled=True), deep=True)
     ledger = scan_result.ledger or Ledger()
     newest = sorted(scan_result.entries, key=lambda e: -e.created_ns)[:max_decoded]
     whole = [e for e in newest if "empty" not in e.problems]
@@ -242,7 +240,6 @@ def diagnose(
     jax_error: str | None = None,
     uncacheable: Mapping[str, tuple[str, ...]] | None = None,
     max_decoded: int | None = None,
-    progress: Progress | None = None,
 ) -> Diagnosis:
     """Examine a cache, whether or not it exists yet.
 
@@ -258,7 +255,7 @@ def diagnose(
         NoCacheError: a bucket that cannot be reached.
     """
     facts = inputs.Facts(
-        collect_cache_facts(path, max_decoded=max_decoded, progress=progress),
+        collect_cache_facts(path, max_decoded=max_decoded),
         tuple(settings),
         interpreter,
         collect_host_facts(path),

@@ -22,7 +22,7 @@ from jaxcache.cache.move.stores import StoreSource, portable_records
 from jaxcache.cache.trust import sign_header
 from jaxcache.cache.verify.check import ImportPolicy
 from jaxcache.errors import JaxcacheError, UsageError, system_errors_as
-from jaxcache.model import Problem, Progress
+from jaxcache.model import Problem
 from jaxcache.store import check_location, is_remote
 from jaxcache.store.base import Store, StoreError, cannot_make
 
@@ -136,7 +136,6 @@ def write_stream(
     level: int | None = None,
     directory: str | None = None,
     allow_large: bool = True,
-    progress: Progress | None = None,
 ) -> ExportResult:
     """Compress what a plan names into a nameless temporary file, and describe it.
 
@@ -158,7 +157,7 @@ def write_stream(
         for number, chosen in enumerate(levels, 1):
             with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
                 out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=directory))
-                written = _write(store, plan, out, chosen, allow_large, progress)
+                written = _write(store, plan, out, chosen, allow_large)
                 out.flush()
                 small = written.size_bytes <= written.manifest.source_bytes
                 if small or number == len(levels):
@@ -168,12 +167,7 @@ def write_stream(
 
 
 def _write(
-    store: Store,
-    plan: ExportPlan,
-    out: BinaryIO,
-    level: int,
-    allow_large: bool,
-    progress: Progress | None,
+    store: Store, plan: ExportPlan, out: BinaryIO, level: int, allow_large: bool
 ) -> ExportResult:
     def same(item: plans.Item, facts: plans.ItemFacts) -> str | None:
         held = plan.known.get(item.key or "")
@@ -191,7 +185,6 @@ def _write(
         target,
         plans.Plan(plan.cache_dir, "", plan.steps),
         now_ns=plan.now_ns,
-        progress=progress,
     )
     manifest = target.finish(store, plan)
     packed = bundle_format.pack_manifest(bundle_format.encode_manifest(manifest))
@@ -235,7 +228,6 @@ def write_bundle(
     *,
     target: Store | None = None,
     level: int | None = None,
-    progress: Progress | None = None,
 ) -> WrittenBundle:
     """Write what a plan names as a bundle, which appears whole.
 
@@ -246,7 +238,7 @@ def write_bundle(
         JaxcacheError: ``io-error``, ``changed``; StoreError
     """
     directory = None if target or file == "-" else os.path.dirname(os.path.abspath(file))
-    exported = write_stream(store, plan, level=level, directory=directory, progress=progress)
+    exported = write_stream(store, plan, level=level, directory=directory)
     with exported.stream:
         chunks = bundle_bytes(exported, private_keys)
         if target:

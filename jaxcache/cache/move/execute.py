@@ -35,7 +35,7 @@ from jaxcache.cache.trust import make_signer
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.messages import prepare
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import CUT_SHORT, GRACE_NS, FileInfo, Progress
+from jaxcache.model import CUT_SHORT, GRACE_NS, FileInfo, report_progress
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, Store, StoreError
 from jaxcache.store.concurrency import REQUESTS_AT_ONCE, map_ordered
 
@@ -46,13 +46,7 @@ _Taken = list[tuple[Step, Any]]
 
 
 def move(
-    source: MoveSource,
-    target: MoveTarget,
-    plan: Plan,
-    *,
-    now_ns: int,
-    jobs: int | None = None,
-    progress: Progress | None = None,
+    source: MoveSource, target: MoveTarget, plan: Plan, *, now_ns: int, jobs: int | None = None
 ) -> Outcome:
     """Carry out a plan, and return how each step ended.
 
@@ -108,8 +102,7 @@ def move(
                     _put(target, checked, ends)
                 for _, size in zip(checked, remaining, strict=False):
                     done += size
-                    if progress:
-                        progress(done, total)
+                    report_progress(done, total)
     except BaseException:
         with suppress(JaxcacheError):
             target.settle(ends.written())
@@ -130,7 +123,6 @@ def carry_out(
     jobs: int | None = None,
     signers: Sequence[Any] = (),
     dry_run: bool = False,
-    progress: Progress | None = None,
 ) -> Outcome:
     """Carry out a plan, and add what is recorded of the entries to the target.
 
@@ -149,7 +141,7 @@ def carry_out(
             another run does the rest.
         LockedError: see :func:`jaxcache.cache.prune.execute.remove`.
     """
-    moving = partial(move, source, plan=plan, now_ns=now_ns, jobs=jobs, progress=progress)
+    moving = partial(move, source, plan=plan, now_ns=now_ns, jobs=jobs)
     if dry_run or target is None:
         is_unread = source.remote and plan.by_name
         done = Outcome(plan, plan.steps) if is_unread else moving(target=MoveTarget())

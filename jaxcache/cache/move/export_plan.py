@@ -12,7 +12,7 @@ from jaxcache.cache.files import ATIME_BYTES, EntryFile, Inventory, parse_atime,
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move.plan import Item, ItemFacts, MoveAction, Step, Steps
-from jaxcache.cache.scan import Scan, ScanAids, UnknownFormats, scan
+from jaxcache.cache.scan import Scan, UnknownFormats, scan
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import ImportPolicy, read_content
 from jaxcache.core.ledger import PINNING
@@ -21,7 +21,7 @@ from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.summary import Entry
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.model import GRACE_NS, Depth, FileInfo, Progress
+from jaxcache.model import GRACE_NS, Depth, FileInfo, report_progress
 from jaxcache.store.base import MissingError, Store, StoreError
 from jaxcache.store.concurrency import map_ordered
 
@@ -127,7 +127,6 @@ def plan_export(
     records: bool = True,
     scan_result: Scan | None = None,
     now_ns: int,
-    progress: Progress | None = None,
 ) -> ExportPlan:
     """Choose entries as ``ls`` does.
 
@@ -147,7 +146,7 @@ def plan_export(
     selection = Selection.parse(keys, filters, "key")
     if scan_result is None:
         depth = max(depth, selection.scan_depth(has_headers=True))
-        scan_result = scan(store, ScanAids(progress=progress), depth, deep=True)
+        scan_result = scan(store, depth=depth, deep=True)
     selected = selection.pick_sorted(scan_result.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
     ledger = Ledger() if scan_result.ledger is None else scan_result.ledger
@@ -265,12 +264,7 @@ def list_target(target: Store | None) -> Inventory:
 
 
 def choose_all(
-    offered: Sequence[Step],
-    inventory: Inventory,
-    look: LookThere,
-    *,
-    at_once: bool = False,
-    progress: Progress | None = None,
+    offered: Sequence[Step], inventory: Inventory, look: LookThere, *, at_once: bool = False
 ) -> tuple[Step, ...]:
     """Decide about each step that writes; the others stay as they are.
 
@@ -285,7 +279,7 @@ def choose_all(
         return choose(step.item, present, policy, look) if step.action is MoveAction.WRITE else step
 
     steps = map_ordered(decide, offered) if at_once else map(decide, offered)
-    return tuple(counted(steps, len(offered), progress))
+    return tuple(counted(steps, len(offered)))
 
 
 def has_atimes(theirs: Inventory, target: Store | None, *, dated: bool) -> bool:
@@ -421,7 +415,6 @@ def compare_payloads(
     on_conflict: str,
     *,
     read: Callable[[Item], Item | Step] | None = None,
-    progress: Progress | None = None,
 ) -> tuple[Step, ...]:
     """Decide about each step that writes by the payloads that the target has.
 
@@ -430,7 +423,7 @@ def compare_payloads(
     """
     look = look_at_payloads(target, on_conflict, read)
     at_once = target is not None and target.remote
-    steps = choose_all(offered, inventory, look, at_once=at_once, progress=progress)
+    steps = choose_all(offered, inventory, look, at_once=at_once)
     refuse_conflicts(steps, on_conflict)
     return steps
 
@@ -451,9 +444,8 @@ def refuse_conflicts(steps: Iterable[Step], on_conflict: str) -> None:
         )
 
 
-def counted(steps: Iterable[Step], total: int, progress: Progress | None) -> Iterator[Step]:
+def counted(steps: Iterable[Step], total: int) -> Iterator[Step]:
     """Yield steps, and report how many there were."""
     for number, step in enumerate(steps, 1):
         yield step
-        if progress:
-            progress(number, total)
+        report_progress(number, total)

@@ -24,7 +24,7 @@ from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.entry import zstd
 from jaxcache.entry.codec import MAX_LEVEL, compress_content
-from jaxcache.model import Codec, Progress
+from jaxcache.model import Codec
 from jaxcache.store.base import Store
 
 #: What JAX uses, and what makes an entry small that :func:`jaxcache.cache.seal.execute_seal` or
@@ -45,7 +45,6 @@ def plan_import(
     on_conflict: str = "keep",
     side_caches: bool = True,
     wanted: Callable[[plans.Item], str | None] | None = None,
-    progress: Progress | None = None,
 ) -> plans.Plan:
     """Look at what is there already, and decide for each entry.
 
@@ -76,7 +75,7 @@ def plan_import(
     items = [i for i in plans.bundle_items(bundle.manifest) if side_caches or i.key is not None]
     offered = [refuse(item) or plans.Step(item, plans.MoveAction.WRITE) for item in items]
     inventory = export_plan.list_target(store)
-    steps = export_plan.compare_payloads(store, offered, inventory, on_conflict, progress=progress)
+    steps = export_plan.compare_payloads(store, offered, inventory, on_conflict)
     dated = any(item.atime_ns is not None for item in bundle.manifest.items)
     return plans.Plan(
         bundle.name,
@@ -97,7 +96,6 @@ def execute_import(
     atomic: bool = False,
     jobs: int | None = None,
     dry_run: bool = False,
-    progress: Progress | None = None,
 ) -> plans.Outcome:
     """Carry out a plan. The bundle must have been verified.
 
@@ -113,7 +111,7 @@ def execute_import(
     source = BundleSource(bundle, level=level)
     if bundle.manifest.layout != JAX and not store.remote:
         jobs = 1  # torch must never find a graph before its parts
-    return carry_out(source, store, plan, atomic=atomic, jobs=jobs, progress=progress)
+    return carry_out(source, store, plan, atomic=atomic, jobs=jobs)
 
 
 def after_export(export: plans.Outcome, done: plans.Outcome) -> plans.Outcome:

@@ -14,7 +14,7 @@ from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import Scan, ScanAids, scan
 from jaxcache.cache.verify.check import ImportPolicy, Signed
 from jaxcache.entry.summary import Entry
-from jaxcache.model import Depth, Progress
+from jaxcache.model import Depth
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store
@@ -31,7 +31,6 @@ def plan_sync(
     index: Index | None = None,
     fits: Callable[[plans.Item, plans.ItemFacts], str | None] | None = None,
     on_conflict: str | None = None,
-    progress: Progress | None = None,
 ) -> plans.Plan:
     """Compare two caches by their listings, or by what both hold.
 
@@ -56,7 +55,7 @@ def plan_sync(
     by_use = on_conflict is None
     export = plan_offer(source, options, records=records, by_use=by_use, now_ns=now_ns)
     limited = options.max_size_bytes is not None
-    theirs = _scan_target(target, index, progress) if limited else None
+    theirs = _scan_target(target, index) if limited else None
     plan = plan_copy(
         source,
         export,
@@ -69,7 +68,6 @@ def plan_sync(
         origins=on_conflict is not None or fits is not None or source.remote,
         fits=fits,
         inventory=theirs.inventory if theirs else None,
-        progress=progress,
     )
     if on_conflict is None:
         plan = replace(plan, steps=tuple(sorted(plan.steps, key=lambda s: (s.key is None, s.name))))
@@ -119,7 +117,6 @@ def plan_copy(
     origins: bool = True,
     fits: Callable[[plans.Item, plans.ItemFacts], str | None] | None = None,
     inventory: Inventory | None = None,
-    progress: Progress | None = None,
 ) -> plans.Plan:
     """Compare what a cache offers with what another has.
 
@@ -152,10 +149,10 @@ def plan_copy(
     inventory = inventory or export_plan.list_target(target)
     if on_conflict is None:
         look = export_plan.look_at_frames(target, export.now_ns)
-        steps = export_plan.choose_all(export.steps, inventory, look, progress=progress)
+        steps = export_plan.choose_all(export.steps, inventory, look)
     else:
         steps = export_plan.compare_payloads(
-            target, export.steps, inventory, on_conflict, read=read, progress=progress
+            target, export.steps, inventory, on_conflict, read=read
         )
     return plans.Plan(
         export.cache_dir,
@@ -168,10 +165,10 @@ def plan_copy(
     )
 
 
-def _scan_target(target: Store | None, index: Index | None, progress: Progress | None) -> Scan:
+def _scan_target(target: Store | None, index: Index | None) -> Scan:
     if target is None:
         return Scan((), Inventory(), ())
-    scan_result = scan(target, ScanAids(index, progress=progress, unfilled=True), deep=True)
+    scan_result = scan(target, ScanAids(index, unfilled=True), deep=True)
     if index is not None:
         index.save(file.info.name for file in scan_result.inventory.entries)
     return scan_result

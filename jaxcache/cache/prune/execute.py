@@ -16,7 +16,7 @@ from jaxcache.cache.prune.removable import Execution, Removal, SkippedRemoval
 from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import FileInfo, Progress
+from jaxcache.model import FileInfo, report_progress
 from jaxcache.store.base import FileLock, Store, StoreError, same_file
 from jaxcache.store.concurrency import map_ordered
 
@@ -24,11 +24,7 @@ _USED = "used since the plan was made"
 
 
 def remove(
-    store: Store,
-    removals: Sequence[Removal],
-    *,
-    file_lock: "FileLock | None" = None,
-    progress: Progress | None = None,
+    store: Store, removals: Sequence[Removal], *, file_lock: "FileLock | None" = None
 ) -> Execution:
     """Remove files in the order of the plan, each looked at again before.
 
@@ -44,7 +40,7 @@ def remove(
         LockedError: the lock was not obtained; what was removed until then stays removed.
     """
     if store.remote and file_lock is None:
-        done = _remove_remote(store, removals, progress)
+        done = _remove_remote(store, removals)
         _compact_remote(store)
         return done
     began_ns = time.time_ns()  # before anything can be compiled again
@@ -57,9 +53,7 @@ def remove(
         else:
             removed.append(removal)
 
-    longest = entry_files.run_under_lock(
-        store, remove_one, removals, file_lock=file_lock, progress=progress
-    )
+    longest = entry_files.run_under_lock(store, remove_one, removals, file_lock=file_lock)
     _end_records(store, removed, began_ns)
     return Execution(tuple(removed), tuple(spared), longest)
 
@@ -77,9 +71,7 @@ def _compact_remote(store: Store) -> None:
             compact(store)
 
 
-def _remove_remote(
-    store: Store, removals: Sequence[Removal], progress: Progress | None
-) -> Execution:
+def _remove_remote(store: Store, removals: Sequence[Removal]) -> Execution:
     """Remove many objects with few requests, without a lock and in no fixed order.
 
     Entries are removed before their ``-atime``. They are sorted by name, so that those that are
@@ -104,8 +96,7 @@ def _remove_remote(
             spared.append(
                 SkippedRemoval(removal, "changed", "changed since the plan was made, or gone")
             )
-        if progress:
-            progress(done, len(going))
+        report_progress(done, len(going))
     stamps = [r.atime for r in removed if r.atime is not None]
     for _ in store.delete_many(stamps):
         pass

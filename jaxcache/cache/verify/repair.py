@@ -21,7 +21,7 @@ from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX, QUARANTINE_DIR, quar
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import Layout
-from jaxcache.model import Depth, FileInfo, Problem, Progress, plan_text, result_repr
+from jaxcache.model import Depth, FileInfo, Problem, plan_text, result_repr
 from jaxcache.options import VerifyOptions
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
@@ -271,9 +271,7 @@ def _choose_action(problem: Problem, delete: bool) -> RepairAction | None:
     return "back-fill" if problem.kind in _DATES else None
 
 
-def execute_repair(
-    store: Store, layout: Layout, plan: RepairPlan, *, progress: Progress | None = None
-) -> Repair:
+def execute_repair(store: Store, layout: Layout, plan: RepairPlan) -> Repair:
     """Carry out a plan, looking at each file again before it is touched.
 
     Raises:
@@ -308,9 +306,7 @@ def execute_repair(
         steps = tuple(
             sorted(steps, key=lambda s: (first[_stem(s)], _stem(s), -rank(s.file), s.file))
         )
-    entry_files.run_under_lock(
-        store, run, steps, file_lock=layout.removals.file_lock, progress=progress
-    )
+    entry_files.run_under_lock(store, run, steps, file_lock=layout.removals.file_lock)
     gone = (s for s in steps if actions[s.file] in _GONE and not s.temporary)
     ledger = Ledger.load(store)
     records = (r for s in gone if (r := ledger.record(s.key or s.file)) and r.payload_sha256)

@@ -49,9 +49,7 @@ _PROGRESS_EVERY = 64
 class Loader(Protocol):
     """Deserializes entries with a real JAX."""
 
-    def __call__(
-        self, store: Store, files: Sequence[Any], progress: model.Progress | None
-    ) -> Iterable[model.Problem]:
+    def __call__(self, store: Store, files: Sequence[Any]) -> Iterable[model.Problem]:
         """Yield ``load-failed``, ``load-crashed`` and ``not-loadable-here``."""
 
 
@@ -122,7 +120,6 @@ def verify(
     *,
     now_ns: int,
     loader: Loader | None = None,
-    progress: model.Progress | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> Verification:
     """Verify a cache.
@@ -147,8 +144,8 @@ def verify(
     check = partial(layout.checks.check, store, scan_result, options=options)
     for done, (name, checked) in enumerate(check(files), 1):
         checks[name] = checked
-        if progress and (done % _PROGRESS_EVERY == 0 or done == len(files)):
-            progress(done, len(files))
+        if done % _PROGRESS_EVERY == 0 or done == len(files):
+            model.report_progress(done, len(files))
     files = [f for f in files if not checks[f.info.name].missing]
     # What is from the future may be new as well, where the clock of a server is ahead of ours.
     new_ns = now_ns - options.grace_seconds * NS_PER_SECOND
@@ -164,7 +161,7 @@ def verify(
     if loader is not None and options.level == "load":
         bad = {p.file for p in problems if p.kind not in INFORMATIONAL} | unknown
         sound = [f for f in files if f.info.name not in bad]
-        problems.extend(loader(store, sound, progress))
+        problems.extend(loader(store, sound))
     problems.extend(layout.checks.check_beside(scan_result, files, checks, options))
     if not (options.keys or options.filters):
         problems.extend(_about_directory(store, scan_result))

@@ -11,7 +11,6 @@ from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.move import export_plan
 from jaxcache.cache.move.plan import Item, MoveAction, Plan, Step, bundle_items
-from jaxcache.cache.scan import ScanAids
 from jaxcache.cache.selection import Selection
 from jaxcache.cache.verify.check import ImportPolicy
 from jaxcache.cache.verify.run_checks import INFORMATIONAL
@@ -34,7 +33,7 @@ from jaxcache.layouts.torch.names import (
 )
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import TorchScan, scan
-from jaxcache.model import FileInfo, Problem, Progress
+from jaxcache.model import FileInfo, Problem
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store
 from jaxcache.units import join_some
@@ -67,7 +66,6 @@ def plan_export(
     since: DiffSide | None = None,
     side_caches: bool | None = None,
     now_ns: int,
-    progress: Progress | None = None,
 ) -> export_plan.ExportPlan:
     """Choose graphs as ``ls`` does, and what exists for them.
 
@@ -81,7 +79,7 @@ def plan_export(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    scan_result = scan(store, ScanAids(progress=progress))
+    scan_result = scan(store)
     chosen = {e.file for e in selection.pick_sorted(scan_result.entries, now_ns)}
     everything = not keys and not filters
     wanted = dict(_chosen_files(store, scan_result, chosen, everything=everything))
@@ -175,7 +173,6 @@ def plan_import(
     cache_dir: str,
     on_conflict: str = "keep",
     side_caches: bool = True,
-    progress: Progress | None = None,
 ) -> Plan:
     """Check every file of a bundle against its name, look at what is there, and decide.
 
@@ -203,7 +200,7 @@ def plan_import(
                 continue
             yield export_plan.choose(item, present, policy, compare)
 
-    taken = tuple(export_plan.counted(steps(), len(bundle.manifest.files), progress))
+    taken = tuple(export_plan.counted(steps(), len(bundle.manifest.files)))
     export_plan.refuse_conflicts(taken, on_conflict)
     return Plan(bundle.name, cache_dir, taken)
 

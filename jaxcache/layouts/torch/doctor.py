@@ -15,11 +15,9 @@ from typing import Any
 
 from jaxcache.cache.doctor import inputs
 from jaxcache.cache.doctor.run_checks import Diagnosis, collect_host_facts
-from jaxcache.cache.scan import ScanAids
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, HEADER_DIR, default_directory
 from jaxcache.layouts.torch.scan import TorchScan, scan
-from jaxcache.model import Progress
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count, format_size
@@ -59,11 +57,7 @@ class _Facts:
 
 
 def diagnose(
-    path: str,
-    env: Mapping[str, str],
-    refused: Mapping[tuple[str, str], int],
-    *,
-    progress: Progress | None = None,
+    path: str, env: Mapping[str, str], refused: Mapping[tuple[str, str], int]
 ) -> Diagnosis:
     """Examine a cache, whether or not it exists yet.
 
@@ -75,7 +69,7 @@ def diagnose(
         store: Store | None = open_store(path)
     except NoCacheError:
         store = None
-    scan_result = scan(store, ScanAids(progress=progress)) if store else None
+    scan_result = scan(store) if store else None
     facts = _Facts(path, env, collect_host_facts(path), store, scan_result, refused)
     findings = [f for find in _CHECKS for f in find(facts)]
     entries = scan_result.entries if scan_result else ()

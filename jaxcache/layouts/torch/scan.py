@@ -25,7 +25,7 @@ from jaxcache.layouts.torch.graph import GraphFacts, read_graph, read_graph_file
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph
 from jaxcache.layouts.torch.pickled import MAX_BYTES
-from jaxcache.model import Depth, FileInfo, Platform, Problem, Progress
+from jaxcache.model import Depth, FileInfo, Platform, Problem, report_progress
 from jaxcache.store.base import MissingError, Store
 from jaxcache.store.concurrency import spread
 
@@ -153,8 +153,8 @@ def _read(store: Store, files: Sequence[GraphFile], aids: ScanAids) -> dict[str,
         facts[file.info.name] = read_facts
         if aids.index is not None:
             aids.index.learn(file.info, read_facts)
-        if aids.progress and done % _PROGRESS_EVERY == 0:
-            aids.progress(done, len(files))
+        if done % _PROGRESS_EVERY == 0:
+            report_progress(done, len(files))
     return facts
 
 
@@ -245,13 +245,13 @@ def _platform(devices: Iterable[str]) -> Platform:
 _HARMLESS = frozenset({"foreign-globals"})
 
 
-def read_side(store: Store, progress: Progress | None = None) -> DiffSide:
+def read_side(store: Store) -> DiffSide:
     """Read every graph of a cache.
 
     Raises:
         NoCacheError
     """
-    scan_result = scan(store, ScanAids(progress=progress))
+    scan_result = scan(store)
     return _side(store.url, scan_result, [info.name for _, info in scan_result.inventory.files()])
 
 

@@ -15,7 +15,7 @@ from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_payload, read_payload
 from jaxcache.errors import JaxcacheError, NoJaxError
-from jaxcache.model import Problem, ProblemKind, Progress
+from jaxcache.model import Problem, ProblemKind, report_progress
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import no_jax_hint
 from jaxcache.warm.child.child import (
@@ -248,9 +248,7 @@ class SubprocessLoader:
     def __init__(self, python: str | None = None) -> None:
         self._python = find_python(python)
 
-    def __call__(
-        self, store: Store, files: Sequence[EntryFile], progress: Progress | None
-    ) -> Iterator[Problem]:
+    def __call__(self, store: Store, files: Sequence[EntryFile]) -> Iterator[Problem]:
         """Yield a problem per entry that does not load, and per entry that cannot be judged here.
 
         Raises:
@@ -259,8 +257,7 @@ class SubprocessLoader:
         child: _Loading | None = None
         try:
             for done, file in enumerate(files):
-                if progress:
-                    progress(done, len(files))
+                report_progress(done, len(files))
                 payload = _read_payload(store, file)
                 if payload is None:
                     continue

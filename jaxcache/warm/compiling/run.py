@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextvars import copy_context
 
 from jaxcache.cache.allow_lists import MOST_DEVICES, MOST_PROCESSES
 from jaxcache.cache.files import scratch_directory
@@ -9,7 +10,7 @@ from jaxcache.cache.recipe import RecipeFile, open_recipe
 from jaxcache.core.system import available_cores
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.layouts import check_not_torch
-from jaxcache.model import Progress
+from jaxcache.model import report_progress
 from jaxcache.options.run import CompileOptions
 from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
@@ -19,9 +20,7 @@ from jaxcache.warm.compiling.pool import Pool, Session, compile_on_cluster, key_
 from jaxcache.warm.crosshost.cross_target import CrossTarget, Delivery, read_cross
 
 
-def compile_recipe(
-    recipe: str, cache_dir: str, options: CompileOptions, progress: Progress | None = None
-) -> worker.CompileReport:
+def compile_recipe(recipe: str, cache_dir: str, options: CompileOptions) -> worker.CompileReport:
     """Compile what the cache lacks, through JAX's own path, so that names are JAX's own.
 
     Args:
@@ -47,8 +46,8 @@ def compile_recipe(
         store = make_store(location)
         check_not_torch(store)
         session = Session(file, Delivery(store), options, used_at, cross)
-        if progress:
-            session.progress = lambda done: progress(done, len(plan.jobs))
+        report = copy_context().run  # its threads have contexts of their own
+        session.progress = lambda done: report(report_progress, done, len(plan.jobs))
         return _compile(file, plan, session)
 
 
