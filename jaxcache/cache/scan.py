@@ -319,7 +319,8 @@ def with_record(entry: Entry, record: "LedgerRecord", rule: eviction.LastUses) -
     seconds = record.compile_seconds
     use = rule.with_record(
         eviction.LastUse(entry.last_used_ns, entry.last_used_from),
-        hit_ns=record.last_use_ns,
+        hit_ns=record.last_hit_ns,
+        arrived_ns=record.arrived_ns,
         compiled_ns=record.compiled_ns,
     )
     return replace(

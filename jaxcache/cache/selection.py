@@ -151,6 +151,7 @@ _FIELDS: dict[str, _Field] = {
     "unused": _Field(
         lambda e, now: (now - e.last_used_ns) / NS_PER_SECOND, parse_duration_seconds, Depth.DATED
     ),
+    "used-from": _text(lambda e: e.last_used_from, Depth.DATED),
     "codec": _text(lambda e: e.codec, Depth.OPENED),
     "sealed": _Field(lambda e, _: e.sealed, _parse_bool, Depth.OPENED),
     "platform": _text(lambda e: e.platform, Depth.DECODED),

@@ -56,6 +56,8 @@ class Stats:
     """The number of problems of each kind."""
     uses: Uses
     """Recorded hits and misses."""
+    never_used: Summary
+    """Over entries that a move brought and of which nothing recorded a use since."""
 
     def __str__(self) -> str:
         return f"{self.uses}; {self.total}; cache size {format_size(self.size_bytes)}"
@@ -105,6 +107,7 @@ def count_cache(cache: ReadCache, *, read: bool = True) -> Stats:
         orphan_atimes=kinds["orphan-atime"],
         problems=tuple(sorted(kinds.items())),
         uses=count_uses(ledger),
+        never_used=summarize(e for e in entries if e.last_used_from == "arrival"),
     )
 
 

@@ -244,9 +244,9 @@ def _exchange(
     return sorted(remaining.values(), key=attrgetter("position"))
 
 
-LastUsedFrom = Literal["ledger", "atime-file", "fs-atime", "mtime"]
+LastUsedFrom = Literal["ledger", "atime-file", "fs-atime", "arrival", "mtime"]
 #: The best source first.
-_SOURCES = ("ledger", "atime-file", "fs-atime", "mtime")
+_SOURCES = ("ledger", "atime-file", "fs-atime", "arrival", "mtime")
 
 #: One use leaves dates in several places within this time.
 _SAME_USE_NS = 60 * _NS_PER_SECOND
@@ -402,17 +402,24 @@ class LastUses:
         )
 
     def with_record(
-        self, use: LastUse, *, hit_ns: "int | None", compiled_ns: "int | None" = None
+        self,
+        use: LastUse,
+        *,
+        hit_ns: "int | None",
+        arrived_ns: "int | None" = None,
+        compiled_ns: "int | None" = None,
     ) -> LastUse:
         """Return the last use by the ledger and by what the files gave.
 
         Args:
             hit_ns: the last hit.
+            arrived_ns: the arrival from another place, which counts as a use.
             compiled_ns: the last compile, which dates the entry of a copied directory.
         """
         if use.source == "mtime" and use.at_ns in self._writes and compiled_ns is not None:
             use = LastUse(compiled_ns, "mtime")
-        return last_use([("ledger", hit_ns), (use.source, use.at_ns)], self._now_ns)
+        dates: list[tuple[LastUsedFrom, int | None]] = [("ledger", hit_ns), ("arrival", arrived_ns)]
+        return last_use([*dates, (use.source, use.at_ns)], self._now_ns)
 
 
 def mean_seconds(measured: "Iterable[float]") -> "dict[int, float]":

@@ -17,6 +17,7 @@ USED_FROM = {
     "ledger": "{}, recorded by jaxcache",
     "atime-file": "{}, by JAX's -atime file",
     "fs-atime": "{}, by the file's access time",
+    "arrival": "not since its arrival {}",
     "mtime": "not recorded (written {})",
 }
 #: Rows of a long list that the page or a pipe shows without ``--verbose``.

@@ -67,6 +67,8 @@ def _rows(
     if uses.hits is not None:
         yield "use", "hits", uses.hits, None, uses.saved_seconds
         yield "use", "misses", uses.misses, None, None
+    if stats.never_used.entries:
+        yield row("use", "never-used", stats.never_used)
     for name, count in (live or {}).items():
         yield "live", name, count, None, None
     for refusal in refusals:
@@ -92,6 +94,11 @@ def _page(
         size = f"{total.entries:,}, {units.format_size(total.size_bytes)}"
         seconds = total.compiling or "compile time not read (--long reads it)"
         yield Line(f"{size}, {seconds}{sealed}", "Entries      ")
+    if brought := stats.never_used.entries:
+        entries = f"{units.format_count(brought, 'entry')} that a move brought"
+        see = units.format_command("ls --filter used-from=arrival", stats.cache_dir)
+        size = units.format_size(stats.never_used.size_bytes)
+        yield Line(f"{entries}, {size}; see them with: {see}", "Never used   ")
     if others:
         size = f"{units.format_size(stats.size_bytes)}, as --max-size counts it"
         if records := sum(f.size_bytes for f in stats.files if f.kind in RECORD_KINDS):

@@ -173,8 +173,8 @@ SHAPES = {
     "differing_arguments problems",
     "SkippedRemoval": "key=removal.key file=removal.file.name why detail",
     "Step": "key file=name size_bytes=item.size_bytes replaces_damaged",
-    "Stats": "cache_dir total size_bytes directory_bytes sealed orphan_atimes files by_platform "
-    "by_codec by_age by_module problems",
+    "Stats": "cache_dir total size_bytes directory_bytes sealed orphan_atimes never_used files "
+    "by_platform by_codec by_age by_module problems",
     "Summary": "-unread -is_least",
     "TierRefusal": "tier reason entries refused_at=at_ns",
     "TorchBreak": "reason detail file line compile_id process",

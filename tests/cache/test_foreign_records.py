@@ -190,4 +190,4 @@ def test_an_arrival_is_a_use_where_no_hit_came_along(
     assert used_ns is not None
     assert (used_ns >= started_ns) == (record != "hit")
     rows = json.loads(run_cli("ls", key, "-C", target, "--json").stdout)["entries"]
-    assert rows[0]["last_used_from"] == ("mtime" if record == "hit" else "ledger")
+    assert rows[0]["last_used_from"] == ("mtime" if record == "hit" else "arrival")

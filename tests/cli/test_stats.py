@@ -1,8 +1,10 @@
 """``jaxcache stats``: everything in the directory is counted."""
 
 import json
+import os
 import re
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,6 +160,29 @@ def test_hits_come_first(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
         "Misses       3",
         "Saved        15 s of compiling",
     ]
+
+
+def test_what_a_move_brought_and_nothing_used(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    source = corpus / "0.12.0.1-cpu-zstd"
+    cache = tmp_path / "cache"
+    assert run_cli("copy", source, cache).returncode == 0
+    brought = {p.name: p.stat().st_size for p in cache.glob("*-cache")}
+    hit, read, *unused = sorted(brought)
+    append(find_store(str(cache)), [Event(hit.removesuffix("-cache"), HIT, time.time_ns())])
+    later = time.time() + 120
+    os.utime(cache / read, (later, (cache / read).stat().st_mtime))
+    never_used = json.loads(run_cli("stats", "--json", "-C", cache).stdout)["never_used"]
+    size_bytes = sum(brought[name] for name in unused)
+    assert (never_used["entries"], never_used["size_bytes"]) == (5, size_bytes)
+    ((_, screen),) = run_all([["stats", "-C", cache]], home=tmp_path, width=200)
+    size = f"{size_bytes / 1000:.1f} kB"
+    (line,) = (x for x in without_style(screen).splitlines() if x.startswith("Never used"))
+    says, command = line.split("; see them with: jaxcache ")
+    assert says == f"Never used   5 entries that a move brought, {size}"
+    listed = json.loads(run_cli(*command.split(), "--json").stdout)["entries"]
+    assert sorted(e["file"] for e in listed) == unused
 
 
 def test_counts_of_the_live_layer_that_no_number_holds(run_cli: RunCli, cache: Path) -> None:

@@ -94,11 +94,6 @@ class LedgerRecord:
         """The latest compile or hit that was recorded; 0 without any."""
         return max(self.last_hit_ns or 0, self.compiled_ns or 0)
 
-    @property
-    def last_use_ns(self) -> int | None:
-        """The last hit or arrival."""
-        return max((n for n in (self.last_hit_ns, self.arrived_ns) if n is not None), default=None)
-
     def digest_of(self, mtime_ns: int) -> str | None:
         """Return :attr:`payload_sha256`, unless the file was written after its removal.
 
