@@ -233,6 +233,10 @@ class EventFold:
         """Yield every key that something is known of, whether or not its entry exists."""
         return iter(self._events)
 
+    def kinds_of(self, key: str) -> "Mapping[str, Event]":
+        """Return what is known of a key: by kind one event, dated as the latest of them."""
+        return self._events.get(key, {})
+
     def add_all(self, events: "Iterable[Event]") -> None:
         """Add events in the order of their times; those of the future only count as pins."""
         latest_ns = time.time_ns() + MAX_AHEAD_NS

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..core import ledger
@@ -210,41 +210,26 @@ def read_ledger(root: str) -> "dict[str, KnownUses]":
     for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE_SECONDS * attempt)
         missed: list[str] = []
-        facts = _read_known(root, missed)
+        segments = [ledger.read_lines(name, data) for name, data, _ in _segments(root, missed)]
         if not missed:
             break
-    return facts
+    fold = ledger.EventFold(segments)
+    return {key: _known_uses(fold.kinds_of(key)) for key in fold}
 
 
-def _read_known(root: str, missed: "list[str]") -> "dict[str, KnownUses]":
-    seconds: dict[str, tuple[int, float]] = {}
-    hits: dict[str, int] = {}
-    used: dict[str, int] = {}
-    compiled: dict[str, int] = {}
-    pins: dict[str, tuple[int, bool]] = {}
-    for event, _ in _events(root, missed, word=b""):
-        key, kind, at_ns, facts = event
-        if kind in ledger.PINNING:
-            pins[key] = max(pins.get(key, (0, False)), (at_ns, kind == "pin"))
-        elif kind == "compile":
-            compiled[key] = max(compiled.get(key, 0), at_ns)
-        elif kind in ("hit", "arrived"):
-            used[key] = max(used.get(key, 0), at_ns)
-        if kind == "hit":
-            hits[key] = hits.get(key, 0) + ledger.count_of(facts)
-        took = ledger.read_seconds(facts.get("compile_seconds"))
-        if took is not None:
-            seconds[key] = max(seconds.get(key, (0, 0.0)), (at_ns, took))
-    return {
-        key: KnownUses(
-            seconds=seconds[key][1] if key in seconds else None,
-            hits=hits.get(key, 0),
-            last_use_ns=used.get(key),
-            compiled_ns=compiled.get(key),
-            pinned=pins.get(key, (0, False))[1],
-        )
-        for key in {*seconds, *used, *compiled, *pins}
-    }
+def _known_uses(kinds: "Mapping[str, ledger.Event]") -> KnownUses:
+    timed = [
+        (event.at_ns, seconds)
+        for event in kinds.values()
+        if (seconds := ledger.read_seconds(event.facts.get("compile_seconds"))) is not None
+    ]
+    return KnownUses(
+        seconds=max(timed)[1] if timed else None,
+        hits=ledger.count_of(kinds["hit"].facts) if "hit" in kinds else 0,
+        last_use_ns=max((kinds[k].at_ns for k in ("hit", "arrived") if k in kinds), default=None),
+        compiled_ns=kinds["compile"].at_ns if "compile" in kinds else None,
+        pinned="pin" in kinds,
+    )
 
 
 class LedgerDigest(NamedTuple):
@@ -267,44 +252,28 @@ def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
     Digests of other users and of other caches count for nothing: they neither accuse an entry nor
     prove one.
     """
+    latest_ns = time.time_ns() + ledger.MAX_AHEAD_NS
     digests: dict[str, list[LedgerDigest]] = {}
-    for event, is_own in _events(root, [], word=b'"payload_sha256"'):
-        get = event.facts.get
-        digest = get("payload_sha256")
-        if is_own and not get(ledger.IMPORTED) and isinstance(digest, str):
-            file = (get("file_mtime_ns"), get("file_size_bytes"), get("file_inode"))
-            record = LedgerDigest(digest, event.at_ns, file)
-            digests.setdefault(event.key, []).append(record)
+    for name, data, owner in _segments(root, []):
+        if not is_own_or_roots(owner):
+            continue
+        lines = (line for line in data.split(b"\n") if b'"payload_sha256"' in line)
+        for event in ledger.read_lines(name, b"\n".join(lines)).events:
+            get = event.facts.get
+            digest = get("payload_sha256")
+            if isinstance(digest, str) and event.at_ns <= latest_ns and not get(ledger.IMPORTED):
+                file = (get("file_mtime_ns"), get("file_size_bytes"), get("file_inode"))
+                record = LedgerDigest(digest, event.at_ns, file)
+                digests.setdefault(event.key, []).append(record)
     return digests
 
 
-def _events(
-    root: str, missed: "list[str]", *, word: bytes
-) -> "Iterator[tuple[ledger.Event, bool]]":
-    """Yield the events of a ledger whose lines contain a word, without those of the future.
-
-    With each comes whether this user, or root, wrote its segment.
+def _segments(root: str, missed: "list[str]") -> "Iterator[tuple[str, bytes, int]]":
+    """Yield name, content and owner of each segment that can be read, the oldest first.
 
     Args:
         missed: receives the names of segments that came or went meanwhile.
     """
-    latest_ns = time.time_ns() + ledger.MAX_AHEAD_NS
-    for data, owner in _segments(root, missed):
-        if word not in data:
-            continue
-        for number, line in enumerate(data.split(b"\n")):
-            if word not in line:
-                continue
-            if number % 256 == 0:
-                time.sleep(0)  # let the user's threads run
-            for values in ledger.parse_lines(line):
-                event = values and ledger.Event.from_json(values)
-                if event and (event.at_ns <= latest_ns or event.kind in ledger.PINNING):
-                    yield event, is_own_or_roots(owner)
-
-
-def _segments(root: str, missed: "list[str]") -> "Iterator[tuple[bytes, int]]":
-    """Yield content and owner of each segment that can be read, the oldest first."""
     with contextlib.suppress(OSError), own_directory_of(root, "ledger", make=False) as directory:
         read_bytes = 0
         names = [n for n in os.listdir(directory) if n.endswith(".jsonl")]
@@ -320,7 +289,7 @@ def _segments(root: str, missed: "list[str]") -> "Iterator[tuple[bytes, int]]":
             if read_bytes > ledger.MAX_LEDGER_BYTES:
                 report_once(f"{root}: its ledger is too large, and the end of it is ignored")
                 return
-            yield data, status.st_uid
+            yield name, data, status.st_uid
         now = (n for n in os.listdir(directory) if n.endswith(".jsonl"))
         missed += (n for n in now if "-c" in n and n not in names)
 

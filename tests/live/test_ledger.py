@@ -73,9 +73,11 @@ def test_a_copy_of_a_replaced_segment_counts_once(tmp_path: Path) -> None:
     copies = {p.name: p.read_bytes() for p in segments(tmp_path)}
     run_processes(tmp_path, COMPACT_ABOVE)
     hits = count_uses(Ledger.load(open_store(str(tmp_path)))).hits
+    known = read_ledger(str(tmp_path))
     for name, data in copies.items():
         (tmp_path / ".jaxcache" / "ledger" / name).write_bytes(data)
     assert count_uses(Ledger.load(open_store(str(tmp_path)))).hits == hits
+    assert read_ledger(str(tmp_path)) == known
 
 
 def test_what_others_wrote_is_left_to_the_command_line(

@@ -104,8 +104,8 @@ class Ledger(EventFold):
 
     def record(self, key: str) -> LedgerRecord | None:
         """Everything known of one key, later facts over earlier ones; None if nothing is."""
-        events = self._events.get(key)
-        return fold(key, events.values()) if events else None
+        kinds = self.kinds_of(key)
+        return fold(key, kinds.values()) if kinds else None
 
     def check_pins(self) -> None:
         """Refuse to go on where a failing disk may hide a pin.
