@@ -12,6 +12,8 @@ _GAP = 2
 _LEAST_WIDTH = 40
 #: Cells kept at the end of a squeezed cell: the hash digits of a key.
 _SQUEEZED_TAIL = 12
+#: What is cut at its end keeps this much even where no other column can give way.
+_LEAST_CELL = 8
 _STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 #: As wide as a blank, and no place to break a line.
 _GLUE = "\xa0"
@@ -115,7 +117,10 @@ def _squeezed(columns: Sequence[Column], rooms: list[int], width: int) -> list[i
     """Return the width of each column: the elastic ones share what the others and gaps leave."""
     elastic = [i for i, column in enumerate(columns) if column.elastic]
     excess = sum(rooms) + _GAP * (len(columns) - 1) - width
-    while excess > 0 and (able := [i for i in elastic if rooms[i] > columns[i].least]):
+    while excess > 0 and (
+        able := [i for i in elastic if rooms[i] > columns[i].least]
+        or [i for i in elastic if rooms[i] > _LEAST_CELL and columns[i].cut == "end"]
+    ):
         widest = max(able, key=lambda i: rooms[i])
         rooms[widest] -= 1
         excess -= 1

@@ -15,7 +15,7 @@ from jaxcache.core.compile_event import PHASES
 from jaxcache.options.run import EXCEPTED, Assertions
 from jaxcache.render.columns import SHOWN_HASH_DIGITS, size_column, text_column
 from jaxcache.render.view import Block, Column, Line, Table, View, fields_of
-from jaxcache.units import format_command, format_compile, format_count, format_duration
+from jaxcache.units import cell_len, format_command, format_compile, format_count, format_duration
 from jaxcache.warm.report.report import FAULTS, UNCOMPARED, Module, Report, RunReport
 
 #: An outcome's colour: green if the cache served; others if time was lost, and why matters.
@@ -28,8 +28,8 @@ _STYLES = {
     "error": "red",
 }
 
-#: Longer reasons are cut on most screens.
-_WHY_CHARACTERS = 40
+#: So much of WHY is seen at 80 columns; longer reasons are cut on most screens.
+_WHY_CHARACTERS = 34
 _PLACE = re.compile(r"\.py:\d+")
 
 #: Reasons of compiles that ``--check`` compared with their entries.
@@ -203,23 +203,20 @@ def _columns(report: Report, shown: Sequence[Module]) -> list[Column]:
     first = text_column("PROCESS", lambda m: pids.get(m.process), right=True)
     return [
         *([first] if several else []),
-        text_column("MODULE", _name, elastic=True),
+        text_column("MODULE", _name, elastic=True, least=16),
         text_column("SOURCE", _source, elastic=True),
-        text_column(
-            "OUTCOME",
-            _outcome,
-            styles=_STYLES,
-        ),
+        text_column("OUTCOME", _outcome, styles=_STYLES),
         text_column("COMPILE", _compile, right=True),
         size_column(lambda m: m.size_bytes)._replace(spare=True),
-        text_column("WHY", _why, elastic=True, cut="end", least=max(map(_place_end, shown))),
+        text_column("WHY", _why, elastic=True, cut="end", least=max(map(_point_end, shown))),
     ]
 
 
-def _place_end(module: Module) -> int:
-    """Return how much of WHY must be seen: up to the line that was edited."""
-    place = _PLACE.search(_why(module))
-    return place.end() + 1 if place else 8
+def _point_end(module: Module) -> int:
+    """Return how much of WHY must be seen: up to the line that was edited, if one was."""
+    why = _why(module)
+    place = _PLACE.search(why)
+    return place.end() + 1 if place else min(cell_len(why), _WHY_CHARACTERS)
 
 
 def _outcome(module: Module) -> str:

@@ -243,7 +243,7 @@ def test_explain_miss_compiles_nothing(run_inside: RunInside, tmp_path: Path) ->
     # JAX 0.5 keeps what is called and what is lowered apart.
     assert outcomes[1] in ("in-memory", "hit")
     assert outcomes[:1] + outcomes[2:] == ["miss", "miss", "hit", "miss"]
-    assert found[0][1].endswith("first time: no run of program.py is recorded")
+    assert found[0][1].endswith("first time in program.py")
     assert "not known: the earlier program was not recorded" in found[2][1]
     assert found[4][2] == ["jax_persistent_cache_min_compile_time_secs"]
     assert re.search(r"compiled too fast to be written: took [\d.]+ s, under 60 s$", found[4][1])

@@ -201,7 +201,7 @@ def test_a_script_of_another_directory_has_functions_of_its_own(program: Program
     causes = {d["cause"] for c in document["comparisons"] for d in c["differences"]}
     assert causes == {"not-cached-before"}
     assert only({"comparisons": document["comparisons"][:1]})["meaning"] == (
-        "first time: no run of main.py is recorded (main.py has one of that name)"
+        "first time in main.py (main.py has one of that name)"
     )
 
 
@@ -364,7 +364,7 @@ def test_the_first_key_is_not_explained_by_a_later_one(program: Program) -> None
         done = program.run_cli("explain", "--json", key, "-C", program.cache)
         assert done.returncode == 0, done.stderr
         meanings.append(only(json.loads(done.stdout))["meaning"])
-    assert meanings[0] == "first time: no earlier run of main.py is recorded"
+    assert meanings[0] == "first time in main.py"
     assert "was edited" in meanings[1]
 
 

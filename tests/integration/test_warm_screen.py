@@ -90,7 +90,7 @@ def test_the_screen_says_why_each_function_was_compiled(
     assert first[1].split() == ["MODULE", "SOURCE", "OUTCOME", "COMPILE", "SIZE", "WHY"]
     (row,) = [line for line in first if line.startswith("jit_step")]
     assert f"{path.name}:5" in row or f"{path.name}:6" in row
-    assert row.endswith(f"first time: no run of {path.name} is recorded")
+    assert row.endswith(f"first time in {path.name}")
     assert not [line for line in first if "in full: " in line]  # there is no more to say
     (folded,) = [line for line in first if line.startswith("and ")]
     assert "of JAX" in folded
@@ -113,6 +113,22 @@ def test_the_screen_says_why_each_function_was_compiled(
     said = {m["module"]: m["cause"] for m in modules}
     assert said["jit_step"].startswith("x float32[")
     assert all(m["cause"] is None for m in modules if m["outcome"] == "hit")
+
+
+def test_80_columns_show_the_point_of_a_reason(
+    jax_python: str, script: Any, cache: Path, tmp_path: Path
+) -> None:
+    words = ["warm", "-C", cache, "--python", jax_python, script(PROGRAM, "train_everything.py")]
+    env = clean_environment(tmp_path) | {"COLUMNS": "80", "NO_COLOR": "1"}
+
+    def why(*arguments: str) -> str:
+        done = run_in_process([*words, *arguments], env=env, cwd=tmp_path, one_stream=True)
+        (row,) = [line for line in done.stdout.splitlines() if line.startswith("jit_step")]
+        assert len(row) <= 80
+        return row
+
+    assert why("8", "1").endswith("  first time in train_everything.py")
+    assert "  x float32[8,8] (weak) → float32[1" in why("16", "1")
 
 
 def test_ctrl_c_lists_the_compile_that_was_running_as_interrupted(
@@ -206,7 +222,7 @@ def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
 
     first, _ = why("first")
     portable, said = why("first", "--portable")
-    assert "  first time: no run of " in first
+    assert "  first time in " in first
     if portable.split()[2] == "hit":
         pytest.skip("keys of this JAX do not contain the path")
     assert re.search(r"cache path: \S*first → none \(--portable\)$", portable), portable

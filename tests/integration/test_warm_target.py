@@ -91,7 +91,7 @@ def test_a_script_warmed_for_four_devices_hits_under_four(
     assert outcomes(made) == {("written", "not-in-cache")}
     assert made["summary"]["written"] > 44
     causes = {m["cause"] for m in made["modules"]}
-    assert causes == {f"first time: no run of {WORKLOAD.name} is recorded"}
+    assert causes == {f"first time in {WORKLOAD.name}"}
     assert not any(made["notes"])
     there = warm("--fail-on-miss", *words, env=FOUR)
     assert outcomes(there) == {("hit", "in-cache")}

@@ -67,7 +67,7 @@ class _RecordedKeys:
             new = self.cache.complete(new)
             return Answers(self.cache, [new], writer, earlier).explain([new])[0]
         if writer and self.cache.keys_of(new.module)[-1:] == [new.key]:  # its program's first run
-            meaning = say.first_run(writer.program)
+            meaning = say.first_time(writer.program, ())
             return sides.Comparison(None, new, (first_time(new, meaning),))
         if before is None:
             raise JaxcacheError(

@@ -247,16 +247,11 @@ def command_line(old: Sequence[str], new: Sequence[str]) -> str:
 
 
 def first_time(program: str, others: Sequence[str]) -> str:
-    """Return that nothing of a program is recorded."""
+    """Return that nothing of a program is recorded, or nothing before the run that made a key."""
     if program in ("", "-"):
         return FIRST_TIME
     elsewhere = f" ({list_names(others)} has one of that name)" if others else ""
-    return f"{FIRST_TIME}: no run of {program} is recorded{elsewhere}"
-
-
-def first_run(program: str) -> str:
-    """Return that no run before the one that made a key is recorded."""
-    return f"{FIRST_TIME}: no earlier run of {program} is recorded"
+    return f"{FIRST_TIME} in {program}{elsewhere}"
 
 
 def new_signature(since: str, place: str, now: str, earlier: str) -> str:
