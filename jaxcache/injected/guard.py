@@ -29,7 +29,8 @@ _VERBS = {"compile": "compile", "load": "compile or load", "trace": "trace"}
 _ACTIONS = ("raise", "warn", "count")
 _KEPT_REFUSALS = 100
 _SHOWN_CHANGES = 10
-_EAGER_FIX = "use numpy (np.asarray(x)[0] for x[0]), or move it into a jitted function"
+#: What JAX calls the operations that index an array.
+_INDEXING = ("dynamic_slice", "gather", "slice", "squeeze")
 _REASONS = {
     "not-cached-before": "this process has not compiled or loaded this function before",
     "new-function": (
@@ -41,7 +42,6 @@ _REASONS = {
         "(grad, vmap) differs, JAX's own caches were cleared or are full, or the guard came up "
         "during this call"
     ),
-    "eager-operation": f"an operation outside jax.jit; {_EAGER_FIX}",
 }
 
 
@@ -73,8 +73,9 @@ class UnexpectedCompile:
     def __str__(self) -> str:
         if self.is_eager:
             place = f"{self.file}:{self.line}" if self.file else "JAX"
-            operation = f"an operation outside jax.jit: {self.function}"
-            return f"{place} would {_VERBS[self.step]} {operation}\n  {_EAGER_FIX}{self.allow}"
+            operation, fix = self._lines()
+            does = f"{place} would {_VERBS[self.step]} {operation}"
+            return f"{does}: {self.function}\n  {fix}{self.allow}"
         module = f" {self.module}," if self.module else ""
         called = ""
         if self.caller_file and (self.caller_file, self.caller_line) != (self.file, self.line):
@@ -89,6 +90,10 @@ class UnexpectedCompile:
         return "; ".join(self._lines())
 
     def _lines(self) -> "list[str]":
+        if self.is_eager:
+            example = " (np.asarray(x)[0] for x[0])" if self.function in _INDEXING else ""
+            fix = f"use numpy{example}, or move it into a jitted function"
+            return ["an operation outside jax.jit", fix]
         if not self.changed:
             return [_REASONS[self.reason]]
         lines = [str(change) for change in self.changed[:_SHOWN_CHANGES]]

@@ -210,6 +210,7 @@ def test_a_refused_operation_has_the_line_that_calls_it(
     (refused,) = (m for m in json.loads(done.stdout)["modules"] if m["outcome"] == "refused")
     assert (refused["file"], refused["line"]) == (str(program), 3)
     assert f"{program}:3 would compile an operation outside jax.jit: " in done.stderr
+    assert "\n  use numpy, or move it into a jitted function\n" in done.stderr
 
 
 def test_the_advice_about_an_operation_can_be_followed_where_it_is_given(
