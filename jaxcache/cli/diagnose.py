@@ -37,7 +37,7 @@ def doctor(
 
     diagnosis, report = cache.examine(*(command_line or ()), options=options)
     emit(output.form, doctor_view(diagnosis, verbose=verbose, run=report))
-    if not diagnosis.exists:
+    if not diagnosis.exists and not (report and cache.location.is_unset):
         _ = cache.store  # raises that it does not exist
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
 

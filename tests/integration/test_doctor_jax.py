@@ -447,6 +447,14 @@ def test_a_command_is_given_the_directory_of_the_option(
     assert "overridden" not in text
 
 
+def test_a_command_without_a_directory_is_a_problem(jax_python: str, tmp_path: Path) -> None:
+    words = ("doctor", "--", jax_python, "-c", "import jax; jax.jit(lambda x: x * 2)(1.0)")
+    ((code, text),) = run_all([words], home=tmp_path, width=120)
+    assert (code, "[no-cache]" in text) == (1, False), text
+    assert "problem: no-cache-dir" in text
+    assert "a program that names no directory itself writes no cache" in text
+
+
 # ``doctor`` exits with 0 if and only if a second run hits all that the first one meant to write.
 # Plain JAX is the judge, in fresh processes, by its own counters.
 

@@ -9,6 +9,7 @@ import os
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -371,7 +372,7 @@ def judge_run(report: Report, findings: Sequence[Finding]) -> tuple[Finding, ...
     """
     served = {e.key for e in report.modules if e.outcome in ("hit", "written")}
     kept = [
-        f
+        replace(f, severity="problem") if f.trap == "no-cache-dir" else f
         for f in findings
         if f.trap != "cache-dir-in-key" or not served.issuperset(map(key_of, f.files))
     ]
