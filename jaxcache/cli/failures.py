@@ -8,6 +8,7 @@ import sys
 import traceback
 from itertools import pairwise
 
+from jaxcache.core.configuration import read_size_bytes
 from jaxcache.errors import REPORT_BUG, ExitCode, InterruptError, JaxcacheError
 from jaxcache.units import format_command, printable_lines
 
@@ -31,9 +32,9 @@ def report(error: Exception, words: list[str]) -> int:
         if _wants_debug():
             shown = printable_lines(_without_secrets(traceback.format_exc()))
             print(shown, end="", file=sys.stderr)
-        return _fail(_about_files(error, words), as_json)
+        return _fail(_about_words(error, words), as_json)
     if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
-        return _fail(_about_files(_usage_error(error), words), as_json)
+        return _fail(_about_words(_usage_error(error), words), as_json)
     if _wants_debug():
         raise error
     refused = isinstance(error, OSError) and error.errno is not None
@@ -56,8 +57,15 @@ _BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin", "expla
 _MISTAKEN = ("no-match", "no-cache", "not-a-file", "usage", "needs-yes", "no-bound")
 
 
-def _about_files(error: JaxcacheError, words: list[str]) -> JaxcacheError:
-    """Say what takes the directory or file that stands in the place of a KEY or of another file."""
+def _about_words(error: JaxcacheError, words: list[str]) -> JaxcacheError:
+    """Say how a size with a blank is written, or what takes the directory or file that was given.
+
+    It stands in the place of a KEY or of another file.
+    """
+    for number, unit in pairwise(words):
+        size = f"{number}{unit}"
+        if error.code == "usage" and unit.isalpha() and read_size_bytes(size) is not None:
+            error.hint = f"write {size}, or quote it: '{number} {unit}'"
     arguments = [w for before, w in pairwise(words) if before not in ("-C", "--cache-dir")]
     if error.code in ("not-a-bundle", "not-a-recipe"):
         error.hint = _use_of(next(filter(os.path.isfile, arguments), ""), error.code)

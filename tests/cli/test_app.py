@@ -23,6 +23,7 @@ from jaxcache.cli.plain import ALONE
         (("ls", "--limt", "3"), "did you mean --limit?"),
         (("seal", "--level", "3"), "see jaxcache seal --help"),
         (("ls", "--unused-for", "7d"), "write --filter 'unused>7d'"),
+        (("prune", "--max-size", "10", "GB"), "write 10GB, or quote it: '10 GB'"),
         (("pin", "--unused-for", "7d"), "see jaxcache pin --help"),
         (("prnue", "--max-size", "1"), "did you mean prune?"),
         (("ci", "rstore"), "did you mean restore?"),
