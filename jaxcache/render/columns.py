@@ -31,17 +31,6 @@ def key_column(get: Get, title: str = "KEY") -> Column:
     return Column(title, get, lambda row: short_name(get(row)), elastic=True, least=16)
 
 
-def entry_column() -> Column:
-    """Return the column of an entry's key, short for people."""
-    return Column(
-        "KEY",
-        lambda entry: entry.key,
-        lambda entry: short_key(entry.module, entry.hash),
-        elastic=True,
-        least=16,
-    )
-
-
 def short_name(name: str) -> str:
     """Return a key, or the key of an entry's file, as tables show it; any other name as it is."""
     key = parse_key(split_name(name)[1] or name)

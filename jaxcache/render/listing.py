@@ -106,7 +106,9 @@ def _notes(listing: Listing, sort: str, *, long: bool) -> Iterator[str]:
 def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list[Column]:
     functions = any(map(_function, entries))
     columns = [
-        render_columns.entry_column(),
+        render_columns.key_column(lambda e: e.key)._replace(  # those of torch are no hashes
+            text=lambda e: render_columns.short_key(e.module, e.hash)
+        ),
         *([Column("FUNCTION", None, _function, elastic=True)] if functions else []),
         render_columns.size_column(lambda e: e.size_bytes),
         render_columns.seconds_column(lambda e: e.compile_seconds),

@@ -61,12 +61,7 @@ def problems_page(verification: Verification, repair: Repair | None) -> Iterator
     columns = [
         Column("PROBLEM", text=lambda row: row[0], style="red"),
         Column("FILES", text=lambda row: f"{len(row[1]):,}", right=True),
-        Column(
-            "EXAMPLE",
-            text=lambda row: render_columns.short_name(row[1][0].file),
-            elastic=True,
-            least=16,
-        ),
+        render_columns.key_column(lambda row: row[1][0].file, "EXAMPLE"),
         Column("DETAIL", text=lambda row: row[1][0].detail, elastic=True, cut="end"),
     ]
     if repair:
@@ -280,9 +275,7 @@ def prune_view(
         "dry_run": done is None,
         "policy": plan.policy,
         "removed": removed,
-        "kept": plan.kept
-        + removable.count_entries(plan.removals)
-        - removable.count_entries(removed),
+        "kept": plan.kept_after(removed),
         "freed_bytes": freed,
         "size_bytes_before": plan.size_bytes_before,
         "size_bytes_after": plan.size_bytes_before - freed,

@@ -13,12 +13,7 @@ from jaxcache.warm.compiling.worker import COMPILE_OUTCOMES, CompileReport, Comp
 def listing_view(file: RecipeFile, listed: Sequence[RecipeRow]) -> View:
     """Return the view of ``ls`` and ``show`` for a recipe."""
     columns = [
-        Column(
-            "KEY",
-            lambda x: x.key,
-            lambda x: render_columns.short_key(x.module, x.hash) if x.hash else x.module,
-            elastic=True,
-        ),
+        render_columns.key_column(lambda x: x.key),
         render_columns.size_column(lambda x: x.bytecode_bytes, "BYTECODE"),
         render_columns.seconds_column(lambda x: x.request.compile_seconds, _seconds),
         Column("DEVICES", text=lambda x: str(len(x.request.device_ids)), right=True),

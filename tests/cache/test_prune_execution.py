@@ -121,8 +121,10 @@ class StubbornStore(LocalStore):
 def test_what_cannot_be_removed_is_told_and_the_rest_goes(tmp_path: Path) -> None:
     for number in range(3):
         put(tmp_path, key(number))
-    done = remove(StubbornStore(tmp_path), plan(tmp_path, max_entries=0).removals)
+    planned = plan(tmp_path, max_entries=0)
+    done = remove(StubbornStore(tmp_path), planned.removals)
     assert done.failed
+    assert planned.summary((), "removed").startswith("nothing was removed: 3 entries, ")
     assert [(s.removal.key, s.why, s.detail) for s in done.spared] == [
         (key(1), "failed", "operation not permitted")
     ]
