@@ -20,7 +20,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.bundle_file import check_file_name, is_bundle_name, spool, write_bundle
 from jaxcache.cache.move.export_plan import with_ledger
 from jaxcache.cache.move.plan import Outcome, Plan
-from jaxcache.cache.trust import required_signatures, signing_keys
+from jaxcache.cache.trust import load_trusted, required_signatures, signing_keys
 from jaxcache.errors import NoCacheError, UntrustedError
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options.move import RestoreOptions, SaveOptions
@@ -107,7 +107,11 @@ class CiSteps:
         with ExitStack() as opened:
             bundle: Bundle | None = None
             if is_bundle_name(source):
-                bundle = opened.enter_context(self._open(source, signed=options.require_signed))
+                bundle = opened.enter_context(self._open(source))
+                verdict = check_signed(bundle, required=options.require_signed)
+                # Where nobody has set up signatures, each job would warn of the same.
+                is_usual = not (verdict.unknown or verdict.unchecked or load_trusted())
+                self._cache.note(*trust_lines(bundle.name, verdict, is_usual=is_usual))
                 with self._cache.progress("checking", in_bytes=True):
                     bundle = verify_bundle(bundle, allow_large=options.allow_large)
             else:
@@ -132,15 +136,11 @@ class CiSteps:
             return done, ci_restore.forecast_restored(done, job)
 
     @contextmanager
-    def _open(self, source: str, *, signed: bool = False) -> Iterator[Bundle]:
-        """Open a bundle, check who signed it, and warn.
-
-        Args:
-            signed: a trusted key must have.
+    def _open(self, source: str) -> Iterator[Bundle]:
+        """Open a bundle.
 
         Raises:
             BundleError, NoCacheError, StoreError: missing, damaged, out of reach.
-            UntrustedError
         """
         with ExitStack() as opened:
             if is_remote(source):
@@ -152,11 +152,7 @@ class CiSteps:
                 bundle = opened.enter_context(open_input(source))
             else:
                 raise NoCacheError(f"{source} does not exist")
-            verdict = check_signed(
-                replace(bundle, maker="ci save --save-if always"), required=signed
-            )
-            self._cache.note(*trust_lines(bundle.name, verdict))
-            yield bundle
+            yield replace(bundle, maker="ci save --save-if always")
 
     def plan_save(self, target: str, options: SaveOptions) -> ci_save.SavePlan:
         """Decide what to save; a bundle holds what the job needs, a shared cache bounds itself.
@@ -195,6 +191,7 @@ class CiSteps:
             suppress(BundleError, NoCacheError, StoreError, UntrustedError),
             self._open(target) as bundle,
         ):
+            check_signed(bundle)
             return [item.key for item in bundle.manifest.items]
         return []
 

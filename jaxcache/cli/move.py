@@ -105,7 +105,7 @@ def _report_arrival(arrival: "Arrival", form: Format, *, synced: bool = False) -
 
     note(*(f"warning: {w}" for w in arrival.warnings), *left_out_lines(arrival.left_out))
     if arrival.outlooks and form.is_text:
-        say = forecast_line if arrival.is_forecast else forecast_note
+        say = forecast_line if arrival.is_forecast and arrival.outlooks.host else forecast_note
         note(*filter(None, [say(arrival.outlooks)]))
     emit(form, sync_view(arrival) if synced else import_view(arrival))
     return arrival.done.exit_code

@@ -81,12 +81,17 @@ def unknown_format_lines(number: int) -> Iterator[str]:
         )
 
 
-def trust_lines(name: str, verdict: Verdict) -> Iterator[str]:
-    """Warn of a bundle that no trusted key has signed."""
+def trust_lines(name: str, verdict: Verdict, *, is_usual: bool = False) -> Iterator[str]:
+    """Warn of a bundle that no trusted key has signed.
+
+    Args:
+        is_usual: say it without a warning.
+    """
     if verdict.warning:
-        remedy = "" if verdict.unchecked else f"; {verdict.remedy}"
+        remedy = "" if is_usual or verdict.unchecked else f"; {verdict.remedy}"
+        lead = "" if is_usual else "warning: "
         yield (
-            f"warning: {name}: {verdict.warning}; the entries are machine code: use it only if you "
+            f"{lead}{name}: {verdict.warning}; the entries are machine code: use it only if you "
             f"trust its source{remedy}"
         )
 
@@ -115,6 +120,8 @@ def import_view(arrival: Arrival) -> View:
     rows = list(_rows(done))
     pairs = [(step, forecasts.get(step.key or "")) for step in rows]
     entries = [_step(step, forecast) for step, forecast in pairs]
+    if outlooks.host is None:  # the summary says so, once
+        pairs = [(step, None if f and _is_unknown(f) else f) for step, f in pairs]
     written = {} if done.dry_run else {step.name: step for step in done.written}
     names = {row.name for row in rows}
     left_out = [s.problem for s in done.steps if s.is_left_out and s.name not in names]
@@ -169,7 +176,7 @@ def import_view(arrival: Arrival) -> View:
         [step.key for step in done.written],
         records=entries,
         page=[Table(shown_columns, _grouped(pairs))] if done.dry_run and pairs else (),
-        notes=[*notes, *warning_lines(done), _import_summary(done, rows, len(written))],
+        notes=[*notes, *warning_lines(done), _import_summary(arrival, rows, len(written))],
     )
 
 
@@ -260,8 +267,10 @@ def _step(step: Step, forecast: Forecast | None) -> Document:
     }
 
 
-def _import_summary(done: Outcome, rows: Sequence[Step], written: int) -> str:
+def _import_summary(arrival: Arrival, rows: Sequence[Step], written: int) -> str:
     """One line on what was done, or would be."""
+    done = arrival.done
+    outlooks = arrival.outlooks or Compatibility((), None)
     failed = _failures(done)
     if done.rolled_back:
         first = (*failed, *done.failed)[0]
@@ -277,6 +286,10 @@ def _import_summary(done: Outcome, rows: Sequence[Step], written: int) -> str:
     ):
         if count := sum(row.action is action for row in rows):
             words.append(f"{count} {text}")
+    if outlooks.host is None and arrival.is_forecast:
+        words.append("hits not checked: no usable jax was found (--python)")
+    elif outlooks.host is None and any(map(_is_unknown, outlooks.forecasts)):
+        words.append("hits not checked with jax")
     if failed:
         words.append(f"{len(failed)} failed ({failed[0].detail})")
         if untried := done.count(MoveAction.UNTRIED):
@@ -297,9 +310,6 @@ def forecast_line(outlooks: Compatibility) -> str:
         return f"{every} should hit{with_what}"
     misses = [f for f in outlooks.forecasts if f.outlook is ForecastOutcome.MISS]
     portable = sum(f.portable for f in outlooks.forecasts)
-    if not misses and host is None and not portable:
-        entries = format_count(total, "entry")
-        return f"not checked whether {entries} can hit: no jax was found (--python)"
     where = "here" if outlooks.cache_dir is not None else "at another path"
     unknown = counts.get(ForecastOutcome.UNKNOWN, 0) - portable
     hits = counts.get(ForecastOutcome.HIT, 0)

@@ -80,6 +80,7 @@ def test_a_jax_of_ours_that_breaks_costs_the_forecast_alone(
     done = spawn_cli(*words, "--dry-run", env={"PYTHONPATH": path})
     assert done.returncode == 0
     assert "cannot forecast the hits" in done.stderr and "no libtpu here" in done.stderr
+    assert done.stderr.endswith(", hits not checked: no usable jax was found (--python)\n")
     done = spawn_cli(*words, env={"PYTHONPATH": path})
     assert (done.returncode, "forecast" in done.stderr) == (0, False)  # no jax was started
     assert list((tmp_path / "new").glob("*-cache"))
