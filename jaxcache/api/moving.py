@@ -74,13 +74,8 @@ class MovingMethods(Handle):
         Raises:
             UsageError: ``exists``, if the file exists and is not a bundle.
         """
-        from jaxcache.cache.move import bundle_file
-
-        path = os.fspath(file)
         chosen = move.ExportOptions.read(keys=keys, **keywords)
-        bundle_file.check_file_name(path)
-        plan = self.plan_export(options=chosen)
-        return self.write_bundle(plan, path, level=chosen.level, sign=chosen.sign).manifest
+        return self.export_chosen(os.fspath(file), options=chosen).manifest
 
     def plan_export(
         self,
@@ -186,7 +181,7 @@ class MovingMethods(Handle):
         self,
         bundle: "Bundle",
         *,
-        options: move.ArrivalOptions,
+        options: move.ImportOptions | move.SyncOptions,
         check: "Callable[[Plan], None] | None" = None,
         dry_run: bool = False,
     ) -> "Outcome":
@@ -209,9 +204,8 @@ class MovingMethods(Handle):
         from jaxcache.cache.bundle.reader import verify_bundle
         from jaxcache.cache.move.import_bundle import execute_import
 
-        limits = {"allow_large": options.allow_large, "atomic": options.atomic}
         with self.progress("checking", in_bytes=True):
-            bundle = verify_bundle(bundle, **limits)
+            bundle = verify_bundle(bundle, allow_large=options.allow_large, atomic=options.atomic)
         if self.existing:
             require_writable(self.existing)
         with self.progress("comparing"):
@@ -239,7 +233,7 @@ class MovingMethods(Handle):
         bundle: "Bundle",
         verdict: "Verdict",
         *,
-        options: move.ArrivalOptions,
+        options: move.ImportOptions | move.SyncOptions,
         needed: move.CompatibilityOptions | None = None,
         dry_run: bool = False,
     ) -> "Arrival":
@@ -348,7 +342,7 @@ class MovingMethods(Handle):
         if plan.removals and not dry_run:
             confirm(plan)
         with resumable():
-            done = self.carry(plan, target, jobs=options.jobs, sign=options.sign, dry_run=dry_run)
+            done = self.carry(plan, target, options=options, dry_run=dry_run)
         if is_far and target.existing and not (target.existing.remote or done.dry_run):
             # The bytes are here now, so that reading them costs no request.
             outlooks = forecast_steps(target.existing, done.written, place)
@@ -371,17 +365,15 @@ class MovingMethods(Handle):
         """
         from jaxcache.cache.move.bundle_file import check_file_name
 
-        level = None
-        if isinstance(options, move.CopyOptions):
+        if file != "-" or isinstance(options, move.CopyOptions):
             check_file_name(file)
-            plan = self.plan_offer(options)
-        else:
-            if file != "-":
-                check_file_name(file)
-            plan = self.plan_export(options=options)
-            level = options.level
+        plan = (
+            self.plan_offer(options)
+            if isinstance(options, move.CopyOptions)
+            else self.plan_export(options=options)
+        )
         self.note(*(f"warning: {warning}" for warning in plan.warnings))
-        return self.write_bundle(plan, file, level=level, sign=options.sign)
+        return self.write_bundle(plan, file, level=options.level, sign=options.sign)
 
     def push(
         self,
@@ -413,7 +405,7 @@ class MovingMethods(Handle):
         plan = self.plan_push(target, trusted=trusted, options=chosen)
         if accept is not None and not accept(plan):
             return None
-        return self.carry(plan, target, jobs=chosen.jobs, sign=chosen.sign)
+        return self.carry(plan, target, options=chosen)
 
     def plan_push(
         self,
@@ -483,10 +475,9 @@ class MovingMethods(Handle):
         plan: "Plan",
         target: "MovingMethods",
         *,
-        jobs: int | None = None,
-        sign: Sequence[str] = (),
-        atomic: bool = False,
         dry_run: bool = False,
+        options: move.SyncOptions | None = None,
+        **keywords: "Unpack[PushKeywords]",
     ) -> "Outcome":
         """Send what was planned; each entry is checked on the way.
 
@@ -494,9 +485,8 @@ class MovingMethods(Handle):
         True
 
         Args:
-            jobs: files under way at once.
-            sign: files or names of private keys, which vouch for what the target has then.
-            atomic: all entries, or none.
+            keywords: those that are not for the plan: ``jobs``, the files under way at once, and
+                ``sign``, files or names of private keys, which vouch for what the target has then.
 
         Raises:
             NoCacheError: a store cannot be reached; what went over until then is whole.
@@ -505,15 +495,16 @@ class MovingMethods(Handle):
         from jaxcache.cache.move.stores import make_source
         from jaxcache.cache.trust import signing_keys
 
+        chosen = move.PushOptions.read(**keywords) if options is None else options
         with self.progress("checking" if dry_run else "copying"):
             return carry_out(
                 make_source(self.store, plan),
                 target.existing if dry_run else target.make(),
                 plan,
                 now_ns=self.clock(),
-                atomic=atomic,
-                jobs=jobs,
-                signers=signing_keys(sign),
+                atomic=chosen.atomic,
+                jobs=chosen.jobs,
+                signers=signing_keys(chosen.sign),
                 dry_run=dry_run,
             )
 
@@ -583,9 +574,7 @@ class MovingMethods(Handle):
             required_signatures(self.store, self.layout, wanted=wanted)
             bundle, exported = make_temporary_bundle(self.store, export)
             with bundle.file, resumable():
-                done = target.receive(
-                    bundle, options=move.ArrivalOptions.of(options), dry_run=dry_run
-                )
+                done = target.receive(bundle, options=options, dry_run=dry_run)
             done = after_export(exported.outcome, done)
             warnings = () if export.writes else export.warnings
             digest = bundle.manifest_sha256
@@ -594,14 +583,7 @@ class MovingMethods(Handle):
         plan = self.plan_push(target, on_conflict=rule, vouched=False, options=options)
         is_empty = all(step.action is MoveAction.LEFT for step in plan.steps)
         with resumable():
-            done = self.carry(
-                plan,
-                target,
-                jobs=options.jobs,
-                sign=options.sign,
-                atomic=options.atomic,
-                dry_run=dry_run,
-            )
+            done = self.carry(plan, target, options=options, dry_run=dry_run)
         left_out = tuple(step.problem for step in done.steps if step.is_left_out)
         return _copied(target, done, left_out, (empty_warning(self.store.url),) if is_empty else ())
 

@@ -215,10 +215,8 @@ def copy(
         if to_bundle:
             return _report_bundle(rewrite_bundle(bundle, target), form)
         place = open_target(target, None, bundle.manifest.layout)
-        arrival = move.ArrivalOptions.of(options)
-        return _report_arrival(
-            place.import_and_forecast(bundle, verdict, options=arrival, dry_run=dry.dry_run), form
-        )
+        arrival = place.import_and_forecast(bundle, verdict, options=options, dry_run=dry.dry_run)
+        return _report_arrival(arrival, form)
 
 
 #: The options that reading or writing a bundle knows; a copy between directories knows all.

@@ -1,6 +1,6 @@
 """Options of what moves entries: push, pull, copy, export and import."""
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from jaxcache.options import (
     COUNT,
@@ -83,6 +83,7 @@ class SyncOptions(Options):
     layout: str | None = None
     on_conflict: ConflictRule = "keep"
     atomic: bool = False
+    level: int | None = None
 
 
 class PushOptions(SyncOptions):
@@ -118,30 +119,18 @@ class ExportOptions(EntryChoice):
     )
 
 
-class ArrivalOptions(Options):
-    """Options for entries that arrive in a cache."""
+class ImportOptions(Options):
+    """Options to import a bundle."""
 
     on_conflict: ConflictRule = ON_CONFLICT
     atomic: bool = ATOMIC
     require_signed: bool = REQUIRE_SIGNED
-    side_caches: bool = True
-    level: int | None = None
-    jobs: int | None = JOBS
-    allow_large: bool = ALLOW_LARGE
-
-    @classmethod
-    def of(cls, options: SyncOptions) -> Self:
-        """Return those options to push, pull or copy that concern arrivals."""
-        return cls(**{name: v for name, v in vars(options).items() if name in cls._FIELDS})
-
-
-class ImportOptions(ArrivalOptions):
-    """Options to import a bundle."""
-
     side_caches: bool = flag(
         "--side-caches/--no-side-caches", "Include XLA's own caches.", default=True
     )
     level: int | None = _level("zstd level of the entries (default: as small as they were).")
+    jobs: int | None = JOBS
+    allow_large: bool = ALLOW_LARGE
 
 
 class CompatibilityOptions(Options):
