@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -94,6 +95,25 @@ def test_what_cannot_come_in_is_named_and_counted(
         assert {p["file"] for p in document["left_out"]} == {clash, directory, large, damaged}
         assert document["present"] == 0
         assert len(document["carried"]) + len(document["left_out"]) == len(offered)
+
+
+def test_sixteen_files_are_synced_at_once(
+    run_cli: RunCli, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system commits syncs that come together as one."""
+    entry = first_entry(there)
+    for number in range(16):
+        shutil.copy2(entry, there / f"{entry.name[:-70]}{number:064x}-cache")
+    together = threading.Barrier(16)
+    turns = iter(range(16))
+
+    def fsync(file: int) -> None:
+        if stat.S_ISREG(os.fstat(file).st_mode) and next(turns, None) is not None:
+            together.wait(20)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(MoveTarget, "batch", 1)
+    assert run_cli("copy", str(there), str(tmp_path / "here")).returncode == 0
 
 
 @pytest.mark.parametrize("way", ["push", "pull", "copy", "save", "save-bundle"])

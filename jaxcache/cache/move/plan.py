@@ -261,9 +261,9 @@ class MoveTarget:
     remote = False
     is_stream = False
     """Whether parcels must come in the order of the plan; then progress counts bytes."""
-    workers = 8
+    workers = 16
     """Threads that read, check and write: most of their time goes into syncing."""
-    batch = 16
+    batch = 8
     """The most files that one call of :meth:`put` takes: they share one sync of their directory."""
 
     def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
