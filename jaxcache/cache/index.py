@@ -6,7 +6,7 @@ when it was read: the file is always right, the index only spares opening it. Fi
 seconds are not indexed, because a second write in the same tick would not show; that of an object,
 whose inode here is made of its ETag, would.
 
-The format is ours alone: a line of magic, columns of integers, the texts that some of them number,
+The format is ours alone: a line of magic, rows of integers, the texts that some of them number,
 NUL-separated names, and a CRC-32 over all of it. A file that is damaged, or of another version,
 counts as absent.
 """
@@ -16,7 +16,7 @@ import os
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import Any, ClassVar, Self
 
 from jaxcache.cache.scan import HeaderFacts
@@ -88,26 +88,30 @@ def _with_checksum(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 _SETTLED_NS = 2_000_000_000
 _IDENTITY = ("size", "mtime", "inode")
-_WIDTH = 8
+_INTEGER_BYTES = 8
+#: Rows that are written in one piece.
+_ROWS_AT_ONCE = 1_000
 
 
 class FactIndex:
     """The index of one cache; :meth:`load` opens it, :meth:`save` writes what was learnt.
 
-    The class of each layout lists the facts that it keeps. They are columns of 64-bit integers
-    after the identity of a file; -1 is None.
+    The class of each layout lists the facts that it keeps. They are 64-bit integers after the
+    identity of a file, a row for each; -1 is None.
     """
 
     magic: ClassVar[bytes]
     facts: ClassVar[tuple[str, ...]]
     texts: ClassVar[frozenset[str]]
-    """The columns of :attr:`facts` that number a text."""
+    """Those of :attr:`facts` that number a text."""
 
     def __init__(self, path: str, *, now_ns: int) -> None:
         self.path = path
         self._settled_ns = now_ns - _SETTLED_NS
-        self._rows: dict[str, int] = {}
-        self._columns = [array("q") for _ in (*_IDENTITY, *self.facts)]
+        self._starts: dict[str, int] = {}
+        """Where the row of a file begins in the table."""
+        self._table = array("q")
+        self._width = len(_IDENTITY) + len(self.facts)
         self._texts: list[str] = []
         self._text_ids: dict[str, int] = {}
         self._learnt = 0
@@ -125,39 +129,36 @@ class FactIndex:
         return index
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._starts)
 
     def save(self, present: Iterable[str]) -> None:
         """Write the index, without the files that are gone; do nothing if little was learnt.
 
         A directory that cannot be written is not an error: the next scan reads the entries again.
         """
-        if not self._learnt or self._learnt * 100 < len(self._rows):
+        if not self._learnt or self._learnt * 100 < len(self._starts):
             return
-        rows = {name: row for name in present if (row := self._rows.get(name)) is not None}
-        write_checked(self.path, self.magic, self._serialize(rows))
+        starts = {name: at for name in present if (at := self._starts.get(name)) is not None}
+        write_checked(self.path, self.magic, self._serialize(starts))
 
-    def _row(self, info: FileInfo) -> int | None:
+    def _row(self, info: FileInfo) -> "array[int] | None":
         """Return the row of a file; None if it has none, or the file has changed since."""
-        row = self._rows.get(info.name)
-        if row is None:
+        start = self._starts.get(info.name)
+        if start is None:
             return None
-        size, mtime, inode = self._columns[:3]
-        same = mtime[row] == info.mtime_ns and size[row] == info.size_bytes
-        return row if same and inode[row] == info.inode else None
+        row = self._table[start : start + self._width]
+        size, mtime, inode = row[:3]
+        same = mtime == info.mtime_ns and size == info.size_bytes
+        return row if same and inode == info.inode else None
 
     def _is_settled(self, info: FileInfo) -> bool:
         """Whether a change of the file would show."""
         return (info.mtime_ns <= self._settled_ns or bool(info.etag)) and not info.inode >> 63
 
     def _put(self, info: FileInfo, facts: Iterable[int]) -> None:
-        row = self._rows.setdefault(info.name, len(self._columns[0]))
-        values = (info.size_bytes, info.mtime_ns, info.inode, *facts)
-        for column, value in zip(self._columns, values, strict=True):
-            if row == len(column):
-                column.append(value)
-            else:
-                column[row] = value
+        start = self._starts.setdefault(info.name, len(self._table))
+        row = array("q", (info.size_bytes, info.mtime_ns, info.inode, *facts))
+        self._table[start : start + self._width] = row  # at the end, this appends
         self._learnt += 1
 
     def _id(self, text: str | None) -> int:
@@ -171,35 +172,34 @@ class FactIndex:
     def _text(self, number: int) -> str | None:
         return None if number == -1 else self._texts[number]
 
-    def _serialize(self, rows: dict[str, int]) -> Iterator[bytes]:
+    def _serialize(self, starts: dict[str, int]) -> Iterator[bytes]:
         """Yield the body in parts: a large cache has a large index."""
         texts = "".join(self._texts).encode("utf-8", "surrogatepass")
         lengths = array("q", map(len, self._texts))
-        yield array("q", [len(rows), len(lengths), len(texts)]).tobytes()
+        yield array("q", [len(starts), len(lengths), len(texts)]).tobytes()
         yield lengths.tobytes()
-        for column in self._columns:
-            yield array("q", map(column.__getitem__, rows.values())).tobytes()
+        remaining = iter(starts.values())
+        while some := [*islice(remaining, _ROWS_AT_ONCE)]:
+            yield b"".join(self._table[at : at + self._width].tobytes() for at in some)
         yield texts
-        yield "\0".join(rows).encode("utf-8", "surrogateescape")
+        yield "\0".join(starts).encode("utf-8", "surrogateescape")
 
     def _read(self, data: memoryview) -> None:
         """Take over the body of a file that was found whole."""
         rows, texts_count, texts_bytes = _take(data, 0, 3)
         lengths = _take(data, 3, texts_count)
-        at = 3 + texts_count
-        columns = []
-        for name in (*_IDENTITY, *self.facts):
-            column = _take(data, at, rows)
+        table = _take(data, 3 + texts_count, rows * self._width)
+        for number, name in enumerate(self.facts, len(_IDENTITY)):
+            column = table[number :: self._width]
             if name in self.texts and not -1 <= min(column) <= max(column) < texts_count:
                 return
-            columns.append(column)
-            at += rows
-        start = at * _WIDTH
+        start = (3 + texts_count + len(table)) * _INTEGER_BYTES
         text = str(data[start : start + texts_bytes], "utf-8", "surrogatepass")
         texts = [text[end - n : end] for n, end in zip(lengths, accumulate(lengths), strict=True)]
         names = str(data[start + texts_bytes :], "utf-8", "surrogateescape")
-        self._rows = dict(zip(names.split("\0"), range(rows), strict=True))
-        self._columns = columns
+        starts = range(0, len(table), self._width)
+        self._starts = dict(zip(names.split("\0"), starts, strict=True))
+        self._table = table
         self._texts = texts
         self._text_ids = {text: number for number, text in enumerate(texts)}
 
@@ -210,7 +210,7 @@ def _take(data: memoryview, start: int, count: int) -> "array[int]":
     Raises:
         ValueError: there are fewer.
     """
-    values = array("q", data[start * _WIDTH : (start + count) * _WIDTH].tobytes())
+    values = array("q", data[start * _INTEGER_BYTES : (start + count) * _INTEGER_BYTES].tobytes())
     if len(values) != count:
         raise ValueError("too short")
     return values
@@ -226,7 +226,7 @@ class Index(FactIndex):
         *("brief_kind", "brief_detail"),
     )
     texts = frozenset({"codec", "head_kind", "head_detail", *facts[9:]})
-    magic = b"jaxcache-index 3 %08x\n" % zlib.crc32(repr(facts).encode())
+    magic = b"jaxcache-index 4 %08x\n" % zlib.crc32(repr(facts).encode())
 
     def __init__(self, path: str, *, now_ns: int) -> None:
         super().__init__(path, now_ns=now_ns)
@@ -237,18 +237,15 @@ class Index(FactIndex):
         self, files: Iterable[tuple[FileInfo, FileInfo | None]]
     ) -> Iterator[HeaderFacts | None]:
         """Yield the facts of each entry and its ``-atime`` file; None if either has changed."""
-        stamp_mtime, stamp_inode, used, *columns = self._columns[3:]
-        headers = columns[:6]
-        summaries = columns[6:]
         for info, stamp in files:
             row = self._row(info)
             mtime_inode = (-1, -1) if stamp is None else (stamp.mtime_ns, stamp.inode)
-            if row is None or mtime_inode != (stamp_mtime[row], stamp_inode[row]):
+            if row is None or mtime_inode != (row[3], row[4]):
                 yield None
                 continue
-            stamp_bytes = stamp and used[row].to_bytes(8, "little", signed=True)
-            header, problem = self._header(tuple([column[row] for column in headers]))
-            summary = self._summary(tuple([column[row] for column in summaries]))
+            stamp_bytes = stamp and row[5].to_bytes(8, "little", signed=True)
+            header, problem = self._header(tuple(row[6:12]))
+            summary = self._summary(tuple(row[12:]))
             yield HeaderFacts(header, problem, stamp_bytes, summary=summary)
 
     def learn(self, info: FileInfo, stamp: FileInfo | None, facts: HeaderFacts) -> None:

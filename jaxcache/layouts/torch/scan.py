@@ -80,7 +80,7 @@ class GraphIndex(FactIndex):
     """The index of a cache of torch's compilers: of each graph, its facts as JSON."""
 
     #: Depends on the fields, so that facts of a version with others are read again.
-    magic = b"jaxcache-torch-index 7 %08x\n" % zlib.crc32(repr(GraphFacts.__slots__).encode())
+    magic = b"jaxcache-torch-index 8 %08x\n" % zlib.crc32(repr(GraphFacts.__slots__).encode())
     facts = ("facts",)
     texts = frozenset(facts)
 
@@ -89,7 +89,7 @@ class GraphIndex(FactIndex):
         row = self._row(info)
         if row is None:
             return None
-        return build(GraphFacts, json.loads(self._texts[self._columns[-1][row]]))
+        return build(GraphFacts, json.loads(self._texts[row[-1]]))
 
     def learn(self, info: FileInfo, facts: GraphFacts) -> None:
         """Remember what was read, if the file is settled and could be read."""
