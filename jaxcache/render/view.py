@@ -148,7 +148,8 @@ SHAPES = {
     "Process": "process pid process_id python=executable jax jaxlib cache_dir settings counters",
     "ProfileDifference": "component left=target right=here meaning fix prevents",
     "Problem": "key file kind detail",
-    "LedgerRecord": "-key -removed_ns -arrived_ns -file_inode -compiled_ns -run -sketch",
+    "LedgerRecord": "-key -entry_bytes -removed_ns -arrived_ns -file_inode -compiled_ns -run "
+    "-sketch",
     "Removal": "key file=file.name kind size_bytes compile_seconds last_used_at reason",
     "Report": "cache_dir modules functions processes summary{compile_requests hits misses hit_rate "
     "written skipped uncacheable refused errors phases longest compile_seconds saved_seconds "

@@ -1,5 +1,7 @@
 """What is printed about the next run holds for plain JAX, and its advice makes that run hit."""
 
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -51,6 +53,41 @@ def test_the_cause_after_an_eviction(program) -> None:
     assert "cap-too-small" in jax.told(*jax.ways["explain"])
     assert says(jax.told(*jax.ways["doctor"], code=1), "and that run compiles again")
     assert jax.run().hits == 0
+
+
+@acts_on("JAX evicts entries before another run reads them, and that run compiles again")
+def test_doctor_after_a_run_whose_entries_were_evicted(program) -> None:
+    jax = program(JAX_COMPILATION_CACHE_MAX_SIZE="4000")
+    examine = ("doctor", "--python", jax.python)
+    jax.told(*jax.ways["run"])
+    told = jax.told(*examine, code=1)
+    assert says(told, "and that run compiles again")
+    shown = re.search(
+        r"max_size is 4000 bytes, and the 2 entries of the last run \(program.py\) have (\d+); "
+        r"evicted: jit__lambda ",
+        told,
+    )
+    assert jax.run().hits == 0
+    jax.env = with_settings(told, jax.env)
+    assert "max_size is" not in jax.told(*examine)
+    jax.run()
+    assert jax.run() == Counts(2, 0, 2)
+    sizes = [path.stat().st_size for path in (jax.home / "cache").glob("*-cache")]
+    assert len(sizes) == 2  # XLA's code has another size in each compile
+    assert shown and int(shown[1]) == pytest.approx(sum(sizes), rel=0.1)
+
+
+@pytest.mark.parametrize("command", ["rm '*'", "prune --max-entries 0 --grace 0s"])
+def test_doctor_after_entries_were_removed(command: str, program) -> None:
+    """No eviction: jaxcache removed them."""
+    jax = program(JAX_COMPILATION_CACHE_MAX_SIZE="1000000")
+    examine = ("doctor", "--python", jax.python)
+    jax.told(*jax.ways["run"])
+    assert "max_size is" not in jax.told(*examine)
+    jax.told(*shlex.split(command), "--yes", "-C", str(jax.home / "cache"))
+    assert not [*(jax.home / "cache").glob("*-cache")]
+    jax.env["JAX_COMPILATION_CACHE_MAX_SIZE"] = "4000"
+    assert "max_size is" not in jax.told(*examine)
 
 
 def test_contents_that_are_checked_promise_nothing(program) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from jaxcache.cache.files import Inventory
 from jaxcache.cache.ledger.record import LedgerRecord
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.core.configuration import JAX_DEFAULTS, read_setting
 from jaxcache.core.machine import read_release
 from jaxcache.core.names import CACHE_SUFFIX
@@ -102,7 +103,9 @@ class CacheFacts:
     contents: Mapping[str, Contents] = field(default_factory=dict)
     """By key, of the entries that were decoded."""
     records: Mapping[str, LedgerRecord] = field(default_factory=dict)
-    """By key, what the ledger knows."""
+    """By key, what the ledger knows of the entries."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """What is recorded of keys without an entry, too."""
     refusals: tuple[TierRefusal, ...] = ()
     """Entries of tiers that the live layer refused."""
 
@@ -205,6 +208,14 @@ class Finding:
     """Reports of others, as ``owner/repository#number``."""
     files: tuple[str, ...] = ()
     """The files concerned, as far as it is about files."""
+
+
+def larger_cap(needed_bytes: int) -> str:
+    """Return the setting with which JAX keeps all that a run needs.
+
+    XLA's code for CPU has another size in each compile: a quarter more is enough.
+    """
+    return f"export {CAP.upper()}={-(-needed_bytes * 5 // 4000) * 1000}"
 
 
 _UNCAP = (

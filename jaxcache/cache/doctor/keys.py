@@ -55,15 +55,15 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
 
 def find_never_used(facts: Facts) -> Iterator[Finding]:
     """Entries that a move brought and no run hit, while one compiled modules of their names."""
-    recorded = [(e, r) for e in facts.cache.entries if (r := facts.cache.records.get(e.key))]
+    entries = facts.cache.entries
+    recorded = [(e, r) for e in entries if (r := facts.cache.records.get(e.key))]
     own = sorted((r.compiled_ns or 0, e.key, e.module) for e, r in recorded if not r.arrived_ns)
     latest = {module: (compiled_ns, key) for compiled_ns, key, module in own}
     pairs = [
         (entry, latest[entry.module][1])
-        for entry, record in recorded
-        if record.arrived_ns
-        and (record.last_hit_ns or 0) <= record.arrived_ns
-        and latest.get(entry.module, (0, ""))[0] > record.arrived_ns
+        for entry in entries
+        if entry.last_used_from == "arrival"
+        and latest.get(entry.module, (0, ""))[0] > entry.last_used_ns
     ]
     if pairs:
         names = [entry.file for entry, _ in pairs]

@@ -72,6 +72,7 @@ def collect_cache_facts(path: str, *, max_decoded: int | None) -> inputs.CacheFa
         problems=scan_result.problems,
         contents={key: contents for key, contents in read.items() if contents},
         records={key: record for key, record in records if record},
+        ledger=ledger,
         refusals=read_refusals(store),
     )
 

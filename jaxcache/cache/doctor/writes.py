@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 
 from jaxcache.cache.doctor import inputs
@@ -13,10 +14,11 @@ from jaxcache.cache.verify.run_checks import CORRUPT
 from jaxcache.core.configuration import JAX_DEFAULTS
 from jaxcache.core.machine import ATIME_REQUIRED
 from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX
+from jaxcache.core.runs import read_records
 from jaxcache.core.system import expand_home
 from jaxcache.entry.names import FileKind
 from jaxcache.store.base import cannot_make
-from jaxcache.units import format_count, format_duration, format_size, join_some
+from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_size, join_some
 
 #: A file system is nearly full below this share of it, unless that is still this much.
 _NEARLY_FULL = 0.05
@@ -109,6 +111,37 @@ def find_cap_too_small(facts: inputs.Facts) -> Iterator[inputs.Finding]:
     if cap <= 0 or (smallest is not None and cap < smallest):
         shown = "" if smallest is None else f", and the smallest entry has {smallest:,} bytes"
         yield facts.finding("cap-too-small", cap=cap, smallest=shown)
+    elif not facts.cache.remote:
+        yield from _find_evicted(facts, cap)
+
+
+def _find_evicted(facts: inputs.Facts, cap: int) -> Iterator[inputs.Finding]:
+    """The last recorded run needs more than the cap, and entries of it are gone."""
+    records = read_records(facts.cache.path)
+    runs = [run for record in records if not record.travelled for run in record.runs]
+    if not runs:
+        return
+    last = max(runs, key=attrgetter("at"))
+    used = {r.key for r in last.rows if r.outcome in ("hit", "written")}
+    sizes = {e.key: e.size_bytes for e in facts.cache.entries if e.key in used}
+    began_ns = int(last.at * NS_PER_SECOND)
+    evicted = [
+        record
+        for key in sorted(used - sizes.keys())
+        if (record := facts.cache.ledger.record(key)) and (record.removed_ns or 0) < began_ns
+    ]
+    needed = sum(sizes.values()) + sum(record.entry_bytes or 0 for record in evicted)
+    if evicted and needed > cap:
+        modules = dict.fromkeys(record.key.rpartition("-")[0] for record in evicted)
+        yield facts.finding(
+            "cap-evicts",
+            cap=cap,
+            count=format_count(len(sizes) + len(evicted), "entry"),
+            program=last.program,
+            needed=needed,
+            evicted=join_some([*modules], 3),
+            setting=inputs.larger_cap(needed),
+        )
 
 
 def find_entry_size(facts: inputs.Facts) -> Iterator[inputs.Finding]:

@@ -52,6 +52,8 @@ class LedgerRecord:
     was written since, and may rightly hold another payload."""
     compile_seconds: Seconds | None = None
     """Exact, where the entry itself holds whole seconds."""
+    entry_bytes: int | None = None
+    """The size of the entry as JAX wrote or read it, which JAX's cap counts."""
     jax_version: str | None = None
     jaxlib_version: str | None = None
     platform_version: str | None = None
@@ -119,12 +121,14 @@ class LedgerRecord:
         return self.tuning if same else None
 
 
-_DERIVED = frozenset(
-    {
-        *("hits", "last_hit_ns", "arrived_ns", "compiled_ns", "sealed_ns", "removed_ns"),
-        *("pinned", "extra", "key"),
-    }
-)
+#: The field with the date of the last event, by its kind.
+_DATES = {
+    COMPILE: "compiled_ns",
+    ARRIVED: "arrived_ns",
+    SEALED: "sealed_ns",
+    REMOVED: "removed_ns",
+}
+_DERIVED = {"hits", "last_hit_ns", "pinned", "extra", "key", *_DATES.values()}
 _FACTS_OF_A_FILE = frozenset(f.name for f in fields(LedgerRecord)) - _DERIVED
 _FACTS = _FACTS_OF_A_FILE - set(DIGEST_FACTS)
 _NOT_EXTRA = frozenset({*(f.name for f in fields(LedgerRecord)), "count", *SUMS})
@@ -138,16 +142,10 @@ def fold(key: str, events: Iterable[Event]) -> LedgerRecord:
         if event.kind == HIT:
             facts["hits"] = facts.get("hits", 0) + count_of(event.facts)
             facts["last_hit_ns"] = event.at_ns
-        elif event.kind == COMPILE:
-            facts["compiled_ns"] = event.at_ns
-        elif event.kind == ARRIVED:
-            facts["arrived_ns"] = event.at_ns
+        elif date := _DATES.get(event.kind):
+            facts[date] = event.at_ns
         elif event.kind in PINNING:
             facts["pinned"] = event.kind == PIN
-        elif event.kind == SEALED:
-            facts["sealed_ns"] = event.at_ns
-        elif event.kind == REMOVED:
-            facts["removed_ns"] = event.at_ns
         elif event.kind == PAYLOAD:
             facts.pop("removed_ns", None)
         names = _FACTS

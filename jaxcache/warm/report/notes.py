@@ -13,7 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxcache.cache.doctor.inputs import CAP, CONTENTS, Finding, make_finding, read_rules
+from jaxcache.cache.doctor.inputs import (
+    CAP,
+    CONTENTS,
+    Finding,
+    larger_cap,
+    make_finding,
+    read_rules,
+)
 from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
 from jaxcache.cache.explain.sides import file_name, is_helper
 from jaxcache.core.compile_event import CompileFinished
@@ -189,13 +196,8 @@ def cap_note(shortage: CapShortage) -> str:
     """Say what a cap costs the next run, and which one keeps all that a run needs."""
     return (
         f"{describe_shortage(shortage)}. The next run misses, too; a "
-        f"larger cap keeps them all: {fix_of(shortage)}"
+        f"larger cap keeps them all: {larger_cap(shortage.needed_bytes)}"
     )
-
-
-def fix_of(shortage: CapShortage) -> str:
-    """Return the setting with which JAX keeps all that a run needs."""
-    return f"export {CAP.upper()}={shortage.sufficient_bytes}"
 
 
 #: Why nothing was made for a target, in words that take the event's detail.
@@ -387,7 +389,7 @@ def find_losses(report: Report, findings: Sequence[Finding] = ()) -> tuple[Findi
     """
     problems = {f.trap for f in findings if f.severity == "problem"}
     losses = [
-        _finding("cap-too-small", shortage=describe_shortage(s), setting=fix_of(s))
+        _finding("cap-too-small", shortage=describe_shortage(s), setting=larger_cap(s.needed_bytes))
         for s in report.shortages
     ]
     reasons = Counter[str]()

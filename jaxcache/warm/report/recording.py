@@ -301,6 +301,7 @@ def _facts(event: CompileFinished, recorder: ReportBuilder) -> dict[str, Any]:
         "file": event.file,
         "run": recorder.run_of(event.process),
         "components": event.components,
+        "entry_bytes": event.size_bytes,
         "tuning": event.tuning,
         "tuning_mtime_ns": event.mtime_ns if event.tuning else None,
         "tuning_size_bytes": event.size_bytes if event.tuning else None,

@@ -215,11 +215,6 @@ class CapShortage(NamedTuple):
     """Modules whose entries were not there when the run had ended: JAX evicted them, or did not
     write them."""
 
-    @property
-    def sufficient_bytes(self) -> int:
-        """A cap that keeps them all: XLA's code for CPU has another size in each compile."""
-        return -(-self.needed_bytes * 5 // 4000) * 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
