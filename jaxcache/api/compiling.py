@@ -2,10 +2,11 @@
 
 import os
 import shlex
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from jaxcache import __version__
 from jaxcache.api.handle import Handle, refuse_foreign
@@ -354,8 +355,10 @@ class CompilingMethods(Handle):
 
         runner, chosen = self._place(options_run.WarmOptions.read(**keywords))
         program = WarmProgram(os.fspath(script), arguments)
-        explanation: Explanation = runner.explains.explain_script(program, chosen)[0]
-        return explanation
+        explanation, exit_code = runner.explains.explain_script(program, chosen)
+        if exit_code == -signal.SIGINT:
+            raise KeyboardInterrupt
+        return cast("Explanation", explanation)
 
     def check_target(self, file: str, *, python: str | None = None) -> "TargetCheck":
         """Compare the keys of this cache with those that this host makes for a profile.

@@ -1,6 +1,7 @@
 """``jaxcache explain``."""
 
 import shlex
+import signal
 from typing import Any
 
 import typer
@@ -9,7 +10,7 @@ from jaxcache.cli.commands import COMMANDS, expand_options, load
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput
 from jaxcache.cli.panels import PanelCommand
-from jaxcache.errors import UsageError
+from jaxcache.errors import InterruptError, UsageError
 from jaxcache.options import TEXTS, CacheLocation, option
 from jaxcache.options.run import MODULE, CallOptions, ExplainOptions, WarmOptions
 from jaxcache.store.location import absolute_location
@@ -130,5 +131,7 @@ def explain(
     else:
         explanation, exit_code = explain_script(program, run, command=command_line)
     emit(output.form, explain_view(explanation, run.cache_dir, unfolded=options.all))
+    if exit_code == -signal.SIGINT:
+        raise InterruptError("interrupted; the explanation ends with the compile that was running")
     if exit_code:
         note(f"{program.name} ended with exit code {exit_code}")

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -32,7 +33,8 @@ def explain_script(
         command: any command line, which the program is.
 
     Returns:
-        The explanation, with the cache on the left, and the exit code.
+        The explanation, with the cache on the left, and the exit code: that of SIGINT where the
+        program was interrupted, and the explanation is of what it compiled until then.
 
     Raises:
         UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_program`.
@@ -53,7 +55,7 @@ def explain_script(
         if cache is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)
-        if report.interrupted:
+        if report.interrupted and not report.modules:
             raise KeyboardInterrupt
         require_observed(report, "jax")
         new = CachedFacts(open_store(scratch))
@@ -87,7 +89,7 @@ def explain_script(
             ),
             verdict=tuple(sum_up(comparisons, len(looks), len(hits))),
         )
-    return explanation, report.script_exit_code
+    return explanation, -signal.SIGINT if report.interrupted else report.script_exit_code
 
 
 def _rank(comparison: Comparison) -> tuple[bool, bool, float]:

@@ -131,11 +131,13 @@ def test_80_columns_show_the_point_of_a_reason(
     assert "  x float32[8,8] (weak) → float32[1" in why("16", "1")
 
 
-def test_ctrl_c_lists_the_compile_that_was_running_as_interrupted(
-    jax_python: str, script: Any, cache: Path, tmp_path: Path
+@pytest.mark.parametrize("word", ["warm", "explain"])
+def test_ctrl_c_lists_the_compile_that_was_running(
+    word: str, jax_python: str, script: Any, cache: Path, tmp_path: Path
 ) -> None:
     path = script(SLOW)
-    command = [sys.executable, "-m", "jaxcache", "warm", "-C", str(cache)]
+    cache.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "jaxcache", word, "-C", str(cache)]
     child = subprocess.Popen(
         [*command, "--python", jax_python, str(path)],
         stdout=subprocess.PIPE,
@@ -145,14 +147,19 @@ def test_ctrl_c_lists_the_compile_that_was_running_as_interrupted(
         start_new_session=True,
     )
     try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "compiling\n"
+        told = child.stderr if word == "explain" else child.stdout
+        assert told is not None
+        assert "compiling\n" in iter(told.readline, "")
         time.sleep(1)  # now XLA compiles
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does
         said, shown = child.communicate(timeout=180)
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
+    if word == "explain":
+        assert (child.returncode, said.splitlines()[-1][:8]) == (128 + signal.SIGINT, "jit_slow")
+        assert "interrupted; the explanation ends with the compile that was running" in shown
+        return
     assert said == "", shown
     # Without jaxcache, too, JAX may end so: its threads compile on while Python exits.
     assert child.returncode in (128 + signal.SIGINT, 128 + signal.SIGSEGV), shown
