@@ -36,7 +36,7 @@ _SCRATCH = "JAXCACHE_SCRATCH"
 _NO_WRITE = "JAXCACHE_NO_WRITE"
 _DIRECTORY = "jax_compilation_cache_dir"
 #: What makes a trace long is looked for in traces that take more.
-_LONG_TRACE_SECONDS = 0.5
+_LONG_TRACE_SECONDS = 0.1
 #: How long the end of a process waits for sketches.
 _SKETCHING_SECONDS = 5.0
 

@@ -169,6 +169,11 @@ def test_notes_about_a_start_come_with_the_longest_first() -> None:
     retraced.signatures = 2
     _, _, load = (f for f in advise(cast(Report, report)))
     assert "jax.lax.scan; call with fewer shapes" in load.fix
+    # A short trace, and a long compile of the same copies.
+    slow = {**unrolled, **times, "outcome": "written", "trace_seconds": 0.6, "compile_seconds": 9.0}
+    report.modules = [SimpleNamespace(**{**USER, **slow})]
+    named = {finding.trap: finding.seen for finding in advise(cast(Report, report))}
+    assert named["unrolled"].endswith("; tracing, lowering and compiling it took 9.6 s")
 
 
 def test_size_gives_way_before_why_is_cut_before_its_line_number() -> None:

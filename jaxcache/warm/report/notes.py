@@ -512,8 +512,9 @@ def _unrolled(report: Report) -> Iterator[tuple[float, Finding]]:
     for m in sorted(report.modules, key=lambda m: m.trace_seconds or 0.0):
         if (copies := m.copies) is None:
             continue
-        traced = ((m.trace_seconds or 0.0) + (m.lower_seconds or 0.0)) * m.occurrences
-        seconds = traced * copies.share * (1 - 1 / copies.count)
+        compiled = 0.0 if m.outcome == "hit" else m.compile_seconds or 0.0
+        once = (m.trace_seconds or 0.0) + (m.lower_seconds or 0.0) + compiled
+        seconds = once * m.occurrences * copies.share * (1 - 1 / copies.count)
         where = f", such as {copies.file}:{copies.line}" if copies.file else ""
         advice[where, m.function] = _advice(
             "unrolled",
@@ -521,7 +522,8 @@ def _unrolled(report: Report) -> Iterator[tuple[float, Finding]]:
             place=_name(m.function or m.module, m.file, m.line),
             copies=copies,
             where=where,
-            traced=format_duration(traced),
+            steps="tracing, lowering and compiling" if compiled else "tracing and lowering",
+            took=format_duration(once * m.occurrences),
         )
     yield from advice.values()
 
