@@ -68,16 +68,6 @@ def duration_column(get: Get) -> Column:
     return seconds_column(get, lambda s: "" if s is None else format_compile(s))
 
 
-def compile_total_column(get: Get) -> Column:
-    """Return the column of the compile time of several entries, of their summary."""
-    return Column(
-        "COMPILE",
-        lambda row: get(row).compile_seconds,
-        lambda row: get(row).compile_total if get(row).entries else "",
-        right=True,
-    )
-
-
 def used_column(now_ns: int) -> Column:
     """Return the column of a last use, empty if it is not known."""
     return Column(

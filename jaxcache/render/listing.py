@@ -152,6 +152,8 @@ def group_columns(by: str, now_ns: int) -> list[Column]:
         Column(by.upper(), lambda g: g.name, lambda g: g.name.removeprefix(prefix), elastic=True),
         render_columns.count_column("ENTRIES", lambda g: g.summary.entries),
         render_columns.size_column(lambda g: g.summary.size_bytes),
-        render_columns.compile_total_column(lambda g: g.summary),
+        render_columns.seconds_column(lambda g: g.summary.compile_seconds)._replace(
+            text=lambda g: g.summary.compile_total if g.summary.entries else ""
+        ),
         render_columns.used_column(now_ns),
     ]

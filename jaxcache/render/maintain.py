@@ -303,12 +303,8 @@ def prune_view(
 
 def _removal_columns(now_ns: int) -> Sequence[Column]:
     return [
-        Column(
-            "KEY",
-            lambda r: r.key or r.file.name,
-            render_columns.removal_name,
-            elastic=True,
-            least=16,
+        render_columns.key_column(lambda r: r.key or r.file.name)._replace(
+            text=render_columns.removal_name
         ),
         render_columns.size_column(lambda r: r.size_bytes),
         Column("COMPILE", lambda r: r.compile_seconds, _compile, right=True),
