@@ -372,7 +372,8 @@ class CompilingMethods(Handle):
         """
         from jaxcache.cache.bundle.compat import forecast_path
         from jaxcache.cache.scan import scan
-        from jaxcache.core.machine import XLA_CACHES, hashes_path
+        from jaxcache.core.machine import hashes_path
+        from jaxcache.core.names import XLA_CACHES
         from jaxcache.warm.crosshost import target_profile as profiles
 
         targets = profiles.read_profiles(file)

@@ -47,8 +47,6 @@ KERNEL_CACHE_PATH = Rule((0, 4, 36), ())
 #: With a size cap, an entry without its ``-atime`` file stops all writes.
 ATIME_REQUIRED = Rule((), (0, 11, 2))
 
-#: The setting that names the caches of XLA's own that JAX places below its cache.
-XLA_CACHES = "jax_persistent_cache_enable_xla_caches"
 DIFFERS = "differs"
 SAME = "same"
 UNKNOWN = "unknown"
@@ -133,7 +131,7 @@ def hashes_path(
 
     Args:
         version: of JAX; an unknown one counts as one that hashes the path.
-        caches: the value of :data:`XLA_CACHES`; None for JAX's default.
+        caches: the value of :data:`jaxcache.core.names.XLA_CACHES`; None for JAX's default.
         kernel_cache: whether the options of an entry name XLA's kernel cache.
     """
     version = version or "0.4.36"

@@ -96,6 +96,8 @@ LOCKFILE = ".lockfile"
 CACHE_TAG = "CACHEDIR.TAG"
 KERNEL_CACHE = "xla_gpu_kernel_cache_file"
 AUTOTUNE_DIR = "xla_gpu_per_fusion_autotune_cache_dir"
+#: The setting that names the caches of XLA's own that JAX places below its cache.
+XLA_CACHES = "jax_persistent_cache_enable_xla_caches"
 #: Our own directory inside a cache: ledger, quarantine, signatures. JAX never looks into it.
 OWN_DIR = ".jaxcache"
 LEDGER_DIR = f"{OWN_DIR}/ledger"
@@ -122,8 +124,6 @@ def quarantine_directory(now_ns: int) -> str:
 
 _HASH_DIGITS = 64
 _HASH = re.compile(f"[0-9a-f]{{{_HASH_DIGITS}}}")
-_REPLACED_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
-_MLIR_ESCAPE = re.compile(rb"\\([0-9A-F]{2})")
 #: With a suffix a key is the name of a file, which most file systems limit to 255 bytes.
 _MAX_KEY_BYTES = 255 - len(CACHE_SUFFIX)
 
@@ -181,7 +181,7 @@ def _comparable(module: str) -> str:
     ``jit_θ`` in Python and in the name of a file is ``jit_\\CE\\B8`` in the text of MLIR, and
     ``jit___`` in XLA: it replaces each byte, where JAX replaces each character.
     """
-    return _REPLACED_IN_NAMES.sub("_", unescape_mlir(module))
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", unescape_mlir(module))
 
 
 def unescape_mlir(text: str) -> str:
@@ -189,5 +189,5 @@ def unescape_mlir(text: str) -> str:
     if "\\" not in text:
         return text
     raw = text.encode("utf-8", "surrogatepass").replace(b"\\\\", b"\\5C")
-    raw = _MLIR_ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), raw)
+    raw = re.sub(rb"\\([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode()), raw)
     return raw.decode("utf-8", "replace")

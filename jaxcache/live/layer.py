@@ -19,8 +19,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.configuration import JAX_DEFAULTS, read_switch, report_once
-from ..core.machine import XLA_CACHES
-from ..core.names import live_directory
+from ..core.names import XLA_CACHES, live_directory
 from ..core.remote import SERVICES, redact
 from ..core.seams import UnknownJaxError
 from ..core.seams.cache import Adapter, reopen_where_needed

@@ -42,7 +42,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..core.atomic import is_named, new_file, open_lock
-from ..core.call_site import name_program
 from ..core.configuration import working_directory
 from ..core.names import is_key
 from ..core.seams.cache import Load
@@ -52,7 +51,7 @@ from .files import own_directory_of, read_entry
 
 _MAX_BYTES = 64 << 10
 _DIRECTORY = ("live", "loading")
-_NAME = re.compile(r"\d{1,10}-[0-9a-f]{12}")
+_NAME = r"\d{1,10}-[0-9a-f]{12}"
 #: The first line of each file: a file without it is not ours, and stays.
 _TITLE = "jaxcache loads"
 #: That of a file with the loads that JAX has not requested yet.
@@ -158,7 +157,7 @@ def find_dead(root: str) -> DeadLoads:
     with contextlib.suppress(OSError), own_directory_of(root, *_DIRECTORY, make=False) as directory:
         for name in os.listdir(directory):
             # Closing a second descriptor of our own file would free its lock.
-            if name in _OWN or not _NAME.fullmatch(name):
+            if name in _OWN or not re.fullmatch(_NAME, name):
                 continue
             with contextlib.suppress(OSError):
                 lines = _read_abandoned(directory, name)
@@ -266,7 +265,7 @@ _MAX_FILE_BYTES = 4 << 20
 #: Programs that one cache directory remembers.
 _MAX_PROGRAMS = 128
 _CPUINFO_BYTES = 4096
-_PROGRAM = re.compile("[0-9a-f]{16}")
+_PROGRAM = "[0-9a-f]{16}"
 
 
 class LastRun(NamedTuple):
@@ -283,6 +282,8 @@ def program_name(versions: "dict[str, str]", process_index: int) -> str:
     A cache on a shared file system serves machines of several types, and an executable made for one
     need not load on another.
     """
+    from ..core.call_site import name_program
+
     argv = [str(word) for word in sys.argv]
     place = name_program(argv, working_directory()).place
     parts = (place, os.geteuid(), process_index, _cpu(), *versions.values())
@@ -368,7 +369,7 @@ def forget_runs_with(root: str, keys: "set[str]") -> None:
 
 
 def _records(directory: int) -> "list[str]":
-    return [name for name in os.listdir(directory) if _PROGRAM.fullmatch(name)]
+    return [name for name in os.listdir(directory) if re.fullmatch(_PROGRAM, name)]
 
 
 _POLL_SECONDS = 0.03

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.atomic import hold_lock, open_directory
-from ..core.call_site import name_program
 from ..core.configuration import report_once, working_directory
 from ..core.names import LIVE_WORDS
 from ..core.threads import Background
@@ -267,6 +266,8 @@ class LiveProcess:
 
     def program(self) -> str:
         """A name for this program with this JAX, the same on every machine."""
+        from ..core.call_site import name_program
+
         name = name_program([str(word) for word in sys.argv], working_directory()).name
         text = "\0".join([os.path.basename(name), *self.adapter.versions.values()])
         return hashlib.sha256(text.encode()).hexdigest()[:16]

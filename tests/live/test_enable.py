@@ -224,3 +224,5 @@ def test_it_imports_no_package_that_jax_does_not(tmp_path: Path) -> None:
     assert packages <= {"jaxcache", *sys.stdlib_module_names}
     parts = {name.split(".")[1] for name in enabled if name.startswith("jaxcache.")}
     assert parts == {"core", "live"}
+    late = {"jaxcache.core.machine", "jaxcache.core.call_site"}  # a millisecond
+    assert not late & {*enabled}

@@ -29,7 +29,8 @@ from jaxcache.cache.move.plan import WRITES, Item, ItemFacts, MoveAction, Outcom
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.verify.check import Signed
-from jaxcache.core.machine import XLA_CACHES, hashes_path
+from jaxcache.core.machine import hashes_path
+from jaxcache.core.names import XLA_CACHES
 from jaxcache.errors import UntrustedError, UsageError, system_errors_as
 from jaxcache.options.move import RestoreOptions, SyncOptions
 from jaxcache.store.base import Store

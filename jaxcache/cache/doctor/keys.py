@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from jaxcache.cache.doctor.inputs import Facts, Finding, install_into
-from jaxcache.core.machine import XLA_CACHES, hashes_path
+from jaxcache.core.machine import hashes_path
+from jaxcache.core.names import XLA_CACHES
 from jaxcache.core.system import expand_home
 from jaxcache.entry.options import same_generation
 from jaxcache.units import format_count, format_size

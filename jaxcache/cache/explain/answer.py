@@ -31,7 +31,7 @@ from jaxcache.cache.explain.sides import (
     without_addresses,
 )
 from jaxcache.core.compile_event import UndonePart
-from jaxcache.core.machine import XLA_CACHES
+from jaxcache.core.names import XLA_CACHES
 from jaxcache.core.runs import CompileRow, Run, is_repeated
 
 _UNSTABLE_RUNS = 2

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..configuration import read_setting
-from ..machine import XLA_CACHES
+from ..names import XLA_CACHES
 
 #: Programs read it when they make a random key, so that no part of JAX lists it.
 _READ_BY_PROGRAMS = "jax_default_prng_impl"

@@ -27,8 +27,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..machine import XLA_CACHES, hashes_path
-from ..names import CACHE_SUFFIX
+from ..names import CACHE_SUFFIX, XLA_CACHES
 from . import describe_versions, hide_frames, known_to, process_index, wrap
 
 TRIED = "0.4.38 to 0.12"
@@ -115,6 +114,8 @@ class Adapter:
 
     def hashes_path(self) -> bool:
         """Whether keys contain the cache's path, as those of JAX 0.4.36 to 0.10 do by default."""
+        from ..machine import hashes_path
+
         return hashes_path(self.jax.__version__, getattr(self.jax.config, XLA_CACHES, None) or "")
 
     def _wrap_load(self, layer: Any) -> None:

@@ -26,8 +26,8 @@ from jaxcache.cache.move.stores import StoreParcel, StoreTarget
 from jaxcache.cache.scan import UnknownFormats
 from jaxcache.cache.verify.check import ImportPolicy
 from jaxcache.core.compile_event import CompileFinished, RunEvent
-from jaxcache.core.machine import XLA_CACHES, hashes_path
-from jaxcache.core.names import CACHE_SUFFIX, HEADER_BYTES
+from jaxcache.core.machine import hashes_path
+from jaxcache.core.names import CACHE_SUFFIX, HEADER_BYTES, XLA_CACHES
 from jaxcache.entry.codec import CodecError, compress_content
 from jaxcache.entry.names import key_of
 from jaxcache.errors import JaxcacheError

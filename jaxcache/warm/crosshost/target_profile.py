@@ -23,7 +23,8 @@ from jaxcache.cache.bundle.compat import PORTABLE_FIX, Forecast
 from jaxcache.cache.doctor.inputs import read_rules
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.cache.untrusted_json import Base64, Text, build, parse_json
-from jaxcache.core.machine import XLA_CACHES, hashes_path
+from jaxcache.core.machine import hashes_path
+from jaxcache.core.names import XLA_CACHES
 from jaxcache.core.system import open_regular
 from jaxcache.errors import UsageError, system_errors_as
 from jaxcache.units import rfc3339

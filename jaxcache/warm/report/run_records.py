@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from jaxcache.core import runs
 from jaxcache.core.call_site import NamedProgram, is_library
 from jaxcache.core.compile_event import CompileFinished
-from jaxcache.core.machine import XLA_CACHES, hashes_path
+from jaxcache.core.machine import hashes_path
+from jaxcache.core.names import XLA_CACHES
 from jaxcache.core.runs import CompileRow, Run
 from jaxcache.core.sketch import read_sketch
 from jaxcache.warm.report.builder import ReportBuilder
