@@ -16,8 +16,8 @@ from jaxcache.cli.commands import COMMANDS
 HEAVY = [
     "jax",
     "numpy",
-    "typer",
-    "pydantic",  # which Typer 0.29 loads
+    "difflib",
+    "jaxcache.cli.help",
     "asyncio",
     "filelock",
     "rich.table",
