@@ -24,7 +24,7 @@ pytestmark = pytest.mark.jax
 _JAX = ("jax", "jaxlib", "ml_dtypes", "numpy", "numpy.libs", "opt_einsum", "scipy", "scipy.libs")
 #: What jaxcache requires.
 _REQUIRED = (
-    *("humanize", "cramjam"),
+    *("typer", "shellingham", "humanize", "cramjam"),
     *("rich", "markdown_it", "mdurl", "pygments", "google", "backports"),
 )
 #: Prints what JAX itself counts.
@@ -178,7 +178,7 @@ try:
     code = None
 except jaxcache.JaxcacheError as error:
     code = error.code
-others = {"rich", "google.protobuf", "backports", "zstandard", "cramjam"} & {*sys.modules}
+others = {"typer", "rich", "google.protobuf", "backports", "zstandard", "cramjam"} & {*sys.modules}
 print(json.dumps([enabled.live, report.written > 0, refused, bool(explained), code, [*others]]))
 """
 
@@ -216,7 +216,7 @@ def test_the_command_says_in_one_sentence_what_it_lacks(
     assert (done.returncode, done.stdout) == (1, "")
     sentence, hint = done.stderr.splitlines()
     assert sentence.startswith(
-        f"jaxcache: this needs humanize, which is not installed in {environment.python}"
+        f"jaxcache: this needs typer, which is not installed in {environment.python}"
     )
     assert hint.startswith("  hint: install jaxcache there without --no-deps, or use the command ")
 

@@ -1,7 +1,7 @@
 """Generate completions, man pages and the command reference from the command line itself.
 
 ``python tools/gen.py`` writes ``completions/``, ``man/``, ``docs/configuration.md``, ``docs/schemas/``
-and the types of keywords; ``--check`` writes nothing and fails where a file differs.
+and the types of keywords; ``--check`` writes nothing and fails where a file differs. What is written depends on the commands alone, not on Typer's version.
 """
 
 import argparse

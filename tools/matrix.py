@@ -1,7 +1,7 @@
 """Run a small set of tests, one or two per capability, in each JAX, and print a table of them.
 
 ``python -m tools.matrix PYTHON…``: each is an interpreter that has jax, and what jaxcache needs
-(rich, protobuf, backports.zstd, zstandard, filelock), and pytest for the plugin. Exits
+(click, rich, protobuf, backports.zstd, zstandard, filelock), and pytest for the plugin. Exits
 with 1 where a test fails, and says of a JAX that nothing listens to which private name has moved.
 """
 

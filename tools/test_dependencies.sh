@@ -15,7 +15,7 @@ extras='.[gpu,remote,sign,report]'
 "$uv" pip install --quiet --python "$venv/bin/python" pytest pytest-xdist hypothesis pyyaml zstandard \
   types-protobuf filelock jsonschema
 "$uv" pip list --quiet --python "$venv/bin/python" |
-  grep -E '^(humanize|rich|backports.zstd|protobuf|obstore|cryptography|plotly|cramjam) '
+  grep -E '^(typer|humanize|rich|backports.zstd|protobuf|obstore|cryptography|plotly|cramjam) '
 "$venv/bin/python" tools/gen.py --check
 # The page of report holds plotly's script, whose size the golden record has.
 "$venv/bin/python" -m pytest -q --deselect 'tests/test_golden.py::test_output_is_as_recorded[report]' -n 2 -p no:cacheprovider -m 'not slow and not jax' "$@"

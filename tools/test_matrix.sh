@@ -44,7 +44,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     rm -rf "$venv"
     "$python" -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet "${wanted[@]}"
-    "$venv/bin/python" -m pip install --quiet zstandard backports.zstd filelock rich humanize \
+    "$venv/bin/python" -m pip install --quiet zstandard backports.zstd filelock typer rich humanize \
       protobuf cramjam obstore cryptography pytest pytest-xdist nbconvert ipykernel
     touch "$venv/.done"
   fi

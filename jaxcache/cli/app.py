@@ -1,14 +1,16 @@
-"""The call that a command line means; commands are imported when they run."""
+"""The Typer application: commands are imported when they run, so that starting stays cheap."""
 
 import sys
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import typer
+from typer.core import TyperGroup
+
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
-from jaxcache.cli.commands import COMMANDS, GROUPS, HEADINGS, expand_options, load
-from jaxcache.cli.parser import Parser
+from jaxcache.cli.commands import COMMANDS, GROUPS, HEADINGS, load
+from jaxcache.cli.panels import for_typer
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import EXIT_MEANINGS, ExitCode, UsageError
 from jaxcache.options import CacheDir, Kind, Options, flag, option
@@ -51,163 +53,200 @@ To fill it by plain JAX:   set JAX_COMPILATION_CACHE_DIR, and
 If it will be moved:       warm --portable, with JAX before 0.11"""
 
 
-class _Requests(Options, panel="Output"):
-    requests: bool = flag("--requests", "Show request and byte counts of object stores.")
+class LazyGroup(TyperGroup):
+    """A command group that imports a command's module only when that command is used."""
+
+    #: First word of the group's commands; empty for the commands of one word.
+    family = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a word show the help, which the parser would make the text of an error."""
+        if not args:
+            print(ctx.get_help(), file=sys.stderr)
+            ctx.exit(ExitCode.USAGE)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command, and suggest the nearest one if none has that name.
+
+        Raises:
+            UsageError
+        """
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.list_commands(ctx), 1)
+            hint = f"did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists them"
+            hint = hint if self.family else SYNONYMS.get(name, hint)
+            typed = f"{self.family} {name}".lstrip()
+            raise UsageError(f"unknown command {typed!r}", hint=hint)
+        takes = isinstance(command, LazyGroup) or any(p.name == "cache_dir" for p in command.params)
+        if not takes and ctx.params.get("cache_dir") is not None:
+            raise UsageError(f"{name} takes no --cache-dir")
+        return name, command, args[1:]
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Every command's name, in the order of ``--help``."""
+        words = (name.split() for name in COMMANDS)
+        if self.family:
+            return [w[1] for w in words if w[0] == self.family]
+        return list(dict.fromkeys(w[0] for w in words))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """The command or group of that name, or None."""
+        if not self.family and cmd_name in GROUPS:
+            return load_group(cmd_name)
+        name = f"{self.family} {cmd_name}".lstrip()
+        return load_command(name) if name in COMMANDS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands under their headings, one line each."""
+        command_names = self.list_commands(ctx)
+        for heading, row in HEADINGS.items():
+            words = [n.split() for n in row]
+            inside = (w[1] for w in words if w[0] == self.family and w[1:])
+            names = dict.fromkeys(inside if self.family else (w[0] for w in words))
+            listed = [(n, self.get_command(ctx, n)) for n in names if n in command_names]
+            if listed:
+                with formatter.section("Commands" if self.family else heading):
+                    formatter.write_dl([(n, c.get_short_help_str(limit=1000)) for n, c in listed])
 
 
-class _Help(Options, panel="Output"):
-    help: bool = flag("--help -h", "Show this message and exit.")
-
-
-class _Shared(Options, panel="Output"):
-    color: Color | None = option(
-        "--color",
-        "When to use colour (default: on a terminal, unless NO_COLOR is set).",
-        Kind(Color | None, "auto|always|never"),
+def load_group(name: str) -> LazyGroup:
+    """Build the group of the commands whose first word is ``name``."""
+    group = LazyGroup(
+        name=name, help=GROUPS[name], epilog=EPILOGUES.get(name), rich_markup_mode=None
     )
-    debug: bool = flag("--debug", "Show a traceback when something fails.")
+    group.family = name
+    return group
 
 
-class _BeforeCommand(Parser):
-    """What stands before the name of a command."""
-
-    def ends_options(self, word: str, following: list[str]) -> bool:  # noqa: ARG002
-        """Whether it is that name."""
-        return not word.startswith("-")
-
-
-def _root(
-    *,
-    version: bool = flag("--version", "Print the version."),
-    json: bool = flag("--json", "With --version: print one JSON document."),
-    shared: _Shared,
-    place: CacheDir,
-    wanted: _Help,
-) -> None:
-    """Take the options before the command."""
-
-
-def load_parser(name: str) -> tuple[Parser, Callable[..., Any]]:
-    """Import one command's module; return its parser, and the call that takes the values."""
-    row = COMMANDS[name]
-    call, declared = expand_options(load(row.place))
-    if name in metering.REMOTE_COMMANDS:
-        declared |= _Requests.DECLARED
-    declared |= {**_Shared.DECLARED, **_Help.DECLARED}
-    return load(row.parser)(f"jaxcache {name}", declared), call
-
-
-def read_command_line(words: Sequence[str]) -> Callable[[], Any]:
-    """Return the call that a command line means.
-
-    Raises:
-        UsageError: it means none.
-    """
-    root = _BeforeCommand("jaxcache", expand_options(_root)[1])
-    waiting = root.split(words)
-    values = root.values(())
-    _take_shared(values)
-    if values["help"]:
-        return partial(print, _list_commands(root, ""))
-    if values["version"]:
-        return partial(_print_version, as_json=values["json"])
-    if values["json"]:
-        raise UsageError("--json belongs after the command", hint="jaxcache ls --json")
-    name, group = "", None
-    if waiting and waiting[0] in GROUPS:
-        name = f"{waiting[0]} "
-        group = _BeforeCommand(f"jaxcache {waiting[0]}", _Help.DECLARED)
-        waiting = group.split(waiting[1:])
-        if "help" in group.inputs:
-            return partial(print, _list_commands(group, name.rstrip()))
-    if not waiting:
-        if group or not words:
-            return partial(_refuse, _list_commands(group or root, name.rstrip()))
-        root.fail("Missing command")
-    name += waiting.pop(0)
-    if name not in COMMANDS:
-        raise _unknown_command(name)
-    parser, call = load_parser(name)
-    takes = "cache_dir" in parser.declared
-    if values["cache_dir"] is not None and not (takes or group):
-        raise UsageError(f"{name} takes no --cache-dir")
-    arguments = parser.split(waiting)
-    if "help" in parser.inputs:
-        return partial(print, command_help(name, parser))
-    if takes and values["cache_dir"] is not None:
-        parser.inputs.setdefault("cache_dir", values["cache_dir"])
-    arguments_by_name = parser.values(arguments)
-    _take_shared(arguments_by_name)
-    del arguments_by_name["help"]
-    return partial(call, **arguments_by_name)
-
-
-def _take_shared(values: dict[str, Any]) -> None:
-    """Take the options that are not the command's own out of its values."""
-    terminal.choose_color(values.pop("color"))
-    terminal.choose_debug(values.pop("debug"))
-    if values.pop("requests", False):
-        metering.want(True)
-
-
-def _refuse(text: str) -> int:
-    print(text, file=sys.stderr)
-    return ExitCode.USAGE
-
-
-def _print_version(*, as_json: bool) -> None:
-    if not as_json:
-        print(f"jaxcache {__version__}")
-        return
-    from jaxcache.api.compiling import read_versions
-    from jaxcache.cli.output import print_json
-    from jaxcache.render.view import to_document, versioned
-
-    print_json(versioned({"cache_dir": None, **to_document(read_versions())}))
-
-
-def _unknown_command(name: str) -> UsageError:
-    from difflib import get_close_matches
-
-    group, _, word = name.rpartition(" ")
-    start = f"{group} ".lstrip()
-    following = (n.removeprefix(start).split()[0] for n in COMMANDS if n.startswith(start))
-    near = get_close_matches(word, dict.fromkeys(following), 1)
-    path = f"jaxcache {group}".rstrip()
-    hint = f"did you mean {near[0]}?" if near else f"{path} --help lists them"
-    return UsageError(f"unknown command {name!r}", hint=hint if group else SYNONYMS.get(word, hint))
-
-
-def _list_commands(parser: Parser, group: str) -> str:
-    """Return the help of a group, or of all commands: one line for each, under its heading."""
-    from jaxcache.cli.help import format_help, option_rows
-
-    sections = {"Options": option_rows(parser.declared.values())}
-    for heading, row in HEADINGS.items():
-        names = [n for n in row if not group or n.startswith(f"{group} ")]
-        lines = {n.split()[bool(group)]: _summary(n, group) for n in names}
-        if lines:
-            sections["Commands" if group else heading] = [*lines.items()]
-    text = GROUPS[group] if group else f"{SUMMARY}\n\n{_FIRST_STEPS}"
-    usage = f"{parser.path} [OPTIONS] COMMAND [ARGS]..."
-    return format_help(usage, text, sections, EPILOGUES.get(group, ""))
-
-
-def _summary(name: str, group: str) -> str:
-    """Return the first sentence of a command's help, or that of its group."""
-    first = name.split()[0]
-    text = GROUPS[first] if first in GROUPS and not group else load(COMMANDS[name].place).__doc__
-    paragraph = " ".join(text.partition("\n\n")[0].split())
-    sentence, stop, _ = paragraph.partition(". ")
-    return sentence + stop.rstrip()
-
-
-def command_help(name: str, parser: Parser) -> str:
-    """Return the help of a command, with its example and its exit codes."""
-    from jaxcache.cli.help import parser_help
-
+def load_command(name: str) -> Any:
+    """Import one command's module and build its parser."""
     row = COMMANDS[name]
     example = f"jaxcache {name} {row.example}".rstrip()
     codes = "\n".join(f"  {code:<3} {EXIT_MEANINGS[code]}" for code in row.exit_codes)
-    epilog = f"\b\nExample:\n  {example}\n\n\b\nExit codes:\n{codes}"
-    return parser_help(parser, load(row.place).__doc__, epilog, row.most_used.split())
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(
+        name=name.split()[-1],
+        cls=load(row.parser),
+        epilog=f"\b\nExample:\n  {example}\n\n\b\nExit codes:\n{codes}",
+        context_settings={"allow_interspersed_args": row.interspersed},
+        no_args_is_help=False,
+    )(for_typer(load(row.place)))
+    parser: Any = typer.main.get_command(app)
+    parser.most_used = tuple(row.most_used.split())
+    requests, *shared = _shared_options()
+    parser.params += [requests, *shared] if name in metering.REMOTE_COMMANDS else shared
+    return parser
+
+
+class _Requests(Options, panel="Output"):
+    requests: bool = flag(
+        "--requests",
+        "Show request and byte counts of object stores.",
+        callback=metering.want,
+        expose_value=False,
+    )
+
+
+class _Shared(Options, panel="Output"):
+    color: str | None = option(
+        "--color",
+        "When to use colour (default: on a terminal, unless NO_COLOR is set).",
+        Kind(Color | None, "auto|always|never"),
+        callback=terminal.choose_color,
+        is_eager=True,
+        expose_value=False,
+    )
+    debug: bool = flag(
+        "--debug",
+        "Show a traceback when something fails.",
+        callback=terminal.choose_debug,
+        is_eager=True,
+        expose_value=False,
+    )
+
+
+def _shared_options() -> list[Any]:
+    """Return the options that several commands share.
+
+    The first is for those that talk to object stores; the others may stand before a command, too.
+    """
+    shared = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    @shared.command()
+    @for_typer
+    def _(requests: _Requests, shared: _Shared) -> None: ...
+
+    parameters: list[Any] = typer.main.get_command(shared).params
+    return parameters
+
+
+app = typer.Typer(
+    name="jaxcache",
+    cls=LazyGroup,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def find_help(words: list[str]) -> "partial[None] | None":
+    """Return the call that prints the help of a command; None where the words mean anything else.
+
+    The parser would first convert the values of the options before the command; Typer imports
+    pydantic for that, which takes as long as the rest.
+    """
+    if words[-1:] not in (["--help"], ["-h"]):
+        return None
+    command: Any = typer.main.get_command(app)
+    context = typer.Context(command, info_name="jaxcache", **command.context_settings)
+    for name in words[:-1]:
+        command = command.get_command(context, name) if isinstance(command, LazyGroup) else None
+        if command is None:
+            return None
+        context = typer.Context(command, info_name=name, parent=context)
+    return partial(print, context.get_help())
+
+
+def _print_version(context: typer.Context, wanted: bool) -> None:
+    as_json = context.params.get("json")
+    if wanted and as_json:
+        from jaxcache.api.compiling import read_versions
+        from jaxcache.cli.output import print_json
+        from jaxcache.render.view import to_document, versioned
+
+        print_json(versioned({"cache_dir": None, **to_document(read_versions())}))
+    elif wanted:
+        typer.echo(f"jaxcache {__version__}")
+    elif as_json and not context.resilient_parsing:
+        raise UsageError("--json belongs after the command", hint="jaxcache ls --json")
+    if wanted:
+        raise typer.Exit
+
+
+@app.callback(help=f"{SUMMARY}\n\n{_FIRST_STEPS}")
+@for_typer
+def root(
+    *,
+    version: bool = flag(  # noqa: ARG001
+        "--version", "Print the version.", callback=_print_version
+    ),
+    json: bool = flag(  # noqa: ARG001
+        "--json", "With --version: print one JSON document.", is_eager=True
+    ),
+    shared: _Shared,  # noqa: ARG001
+    place: CacheDir,
+    context: typer.Context,
+) -> None:
+    """Take the options before the command; the help is above, and the manual shows SUMMARY."""
+    if place.cache_dir is not None:
+        settings = {"cache_dir": place.cache_dir}
+        context.default_map = {n.split()[0]: settings for n in COMMANDS} | {
+            group: {n.split()[1]: settings for n in COMMANDS if n.split()[0] == group}
+            for group in GROUPS
+        }

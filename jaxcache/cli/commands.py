@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from jaxcache.errors import InterruptError
-from jaxcache.options import Option, Options
+from jaxcache.options import TEXTS, Option, Options
 
 
 class Command(NamedTuple):
@@ -20,8 +20,10 @@ class Command(NamedTuple):
     """The codes that it can end with."""
     most_used: str = ""
     """The options that its help lists first, in this order."""
-    parser: str = "parser:Parser"
+    parser: str = "panels:PanelCommand"
     """The class of its parser."""
+    interspersed: bool = True
+    """Whether options may follow arguments, which are not a program's then."""
 
 
 #: The commands under the headings and in the order of ``--help``. A name of two words is a command
@@ -42,7 +44,8 @@ HEADINGS: dict[str, dict[str, Command]] = {
             (0, 1, 2, 10, 13, 130),
             "--cache-dir --fail-on-miss --python -m --portable --jobs --no-write --timeout --all "
             "--json",
-            "parser:WarmParser",
+            "panels:WarmCommand",
+            interspersed=False,
         ),
         "run": Command(
             "fill:run",
@@ -50,7 +53,8 @@ HEADINGS: dict[str, dict[str, Command]] = {
             (0, 1, 2, 10, 13, 130),
             "--cache-dir --fail-on-miss --portable --no-write --live --guard --timeout --all "
             "--json",
-            "parser:ProgramParser",
+            "panels:OptionalValueCommand",
+            interspersed=False,
         ),
         "compile": Command(
             "fill:compile_",
@@ -66,14 +70,11 @@ HEADINGS: dict[str, dict[str, Command]] = {
             "explain:explain",
             "train.py --width 96",
             (0, 1, 2, 10, 13),
-            parser="explain:ExplainParser",
+            parser="explain:ExplainCommand",
         ),
         "doctor": Command("diagnose:doctor", "--python .venv/bin/python", (0, 1, 2, 10)),
         "where": Command(
-            "diagnose:where",
-            "-- python train.py --steps 1",
-            (0, 2, 10, 13),
-            parser="parser:ProgramParser",
+            "diagnose:where", "-- python train.py --steps 1", (0, 2, 10, 13), interspersed=False
         ),
         "diff": Command("diagnose:diff", "host0.jxb host1.jxb", (0, 1, 2, 10)),
         "bug-report": Command("diagnose:bug_report", "> report.md", (0, 2)),
@@ -134,34 +135,58 @@ def load(place: str) -> Any:
     return getattr(import_module(f"jaxcache.cli.{file}"), name)
 
 
+#: The default of a parameter that has none.
+REQUIRED = ...
+
+
+class Parameter(NamedTuple):
+    """One parameter of an expanded command."""
+
+    name: str
+    type: Any
+    declared: Option | None
+    """None for the context of the parser."""
+    default: Any = REQUIRED
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is an argument, which its position identifies."""
+        return self.declared is not None and not self.declared.names[0].startswith("-")
+
+
 def expand_options(
     command: Callable[..., Any],
-) -> tuple[Callable[..., Any], dict[str, Option]]:
+) -> tuple[Callable[..., Any], list[Parameter]]:
     """Replace each parameter of ``command`` that is a class of options by those it declares.
 
     Returns:
-        A function that takes the values by keyword, and its options and arguments by that name.
+        A function that takes the values by keyword, and its parameters.
     """
     code = command.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    declared: dict[str, Option] = {}
+    parameters: list[Parameter] = []
     classes: dict[str, type[Options]] = {}
     for name in names:
         kind = command.__annotations__[name]
         if isinstance(kind, type) and issubclass(kind, Options):
             classes[name] = kind
-            declared |= kind.DECLARED
-        elif one := (command.__kwdefaults__ or {}).get(name):
-            declared[name] = one
+            for field, option in kind.DECLARED.items():
+                default = None if option.kind is TEXTS else option.default
+                parameters.append(Parameter(field, option.kind.type, option, default))
+            continue
+        declared = (command.__kwdefaults__ or {}).get(name)
+        default = REQUIRED if declared is None or declared.is_required else declared.default
+        parameters.append(Parameter(name, kind, declared, default))
 
     @wraps(command)
     def call(**values: Any) -> Any:
         for name, options in classes.items():
-            read = {field: o.read(values.pop(field)) for field, o in options.DECLARED.items()}
+            declared = options.DECLARED.items()
+            read = {field: o.read(values.pop(field, None)) for field, o in declared}
             values[name] = options(**read)
         try:
             return command(**values)
-        except KeyboardInterrupt as error:
+        except KeyboardInterrupt as error:  # of which the parser would make an end without a word
             raise InterruptError("interrupted") from error
 
-    return call, declared
+    return call, parameters

@@ -2,53 +2,54 @@
 
 import shlex
 import signal
-from collections.abc import Iterable, Sequence
 from typing import Any
+
+import typer
 
 from jaxcache.cli.commands import COMMANDS, expand_options, load
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput
-from jaxcache.cli.parser import Parser
+from jaxcache.cli.panels import PanelCommand
 from jaxcache.errors import InterruptError, UsageError
 from jaxcache.options import TEXTS, CacheLocation, option
 from jaxcache.options.run import MODULE, CallOptions, ExplainOptions, WarmOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.warm.programs import WarmProgram, is_program, is_script, program_of
 
+#: Whether the words are a command line, because all of them come after ``--``.
+_COMMAND = "jaxcache.explain.command"
 
-class ExplainParser(Parser):
+
+class ExplainCommand(PanelCommand):
     """``explain``: options after a program that are not ours belong to the program."""
 
-    def split(self, words: Iterable[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Leave options that are unknown to the program, if there is one.
 
         Raises:
             UsageError: one of them is an option of ``warm``, so that either may be meant.
         """
-        typed = [*words]
-        place = typed.index("--") if "--" in typed else len(typed)
-        program = self._find_program(typed[:place])
-        after = typed[place + 1 :]
-        self.passes_unknown = program < place
-        ours = self.options.keys() - {"-m"}
-        for word in typed[program + 1 : place]:
+        place = args.index("--") if "--" in args else len(args)
+        program = self._find_program(args[:place])
+        after = args[place + 1 :]
+        ctx.ignore_unknown_options = program < place
+        ours = {name for p in self.params for name in p.opts} - {"-m"}
+        for word in [] if ctx.resilient_parsing else args[program + 1 : place]:
             name = word.partition("=")[0]
             if name in _options_of_warm() - ours:
                 raise UsageError(
                     f"{name} is an option of warm, which explain does not take after a program",
                     hint="where it is one of the program's own, write it after --",
                 )
-        arguments = super().split(typed)
-        is_command = program == place and bool(after) and not is_script(after[0])
-        self._is_command = is_command and arguments == after
-        return arguments
-
-    def values(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Add whether the words are a command line, because all of them come after ``--``."""
-        return super().values(arguments) | {"is_command": self._is_command}
+        ctx.meta[_COMMAND] = program == place and bool(after) and not is_script(after[0])
+        remaining = super().parse_args(ctx, args)
+        ctx.meta[_COMMAND] &= after == [*(ctx.params.get("words") or ())]
+        return remaining
 
     def _find_program(self, words: list[str]) -> int:
         """The position of the word that names a program, or of ``-m``; that after all else."""
+        flags = {n for p in self.params if getattr(p, "is_flag", False) for n in p.opts}
+        options = {n for p in self.params for n in p.opts}
         position = 0
         while position < len(words):
             word = words[position]
@@ -56,19 +57,19 @@ class ExplainParser(Parser):
                 return position
             if not word.startswith("-") or word == "-":
                 return position if is_program(word) else len(words)
-            takes_value = word in self.options and not self.options[word][1].is_flag
-            position += 2 if takes_value else 1
+            position += 2 if word in options - flags else 1
         return len(words)
 
 
 def _options_of_warm() -> set[str]:
-    _, declared = expand_options(load(COMMANDS["warm"].place))
-    return {name for option in declared.values() for name in option.names if name[0] == "-"}
+    _, parameters = expand_options(load(COMMANDS["warm"].place))
+    names = (p.declared.names for p in parameters if p.declared and not p.is_argument)
+    return {name for some in names for name in some}
 
 
 def explain(
     *,
-    is_command: bool,
+    context: typer.Context,
     words: list[str] | None = option(
         "words [KEY [KEY] | SCRIPT [ARG]... | -- CMD...]",
         "One or two keys, a program with its options (after -- where they are spelt like ours), or "
@@ -92,7 +93,7 @@ def explain(
 
     cache = open_handle(place)
     words = words or []
-    command_line = words if is_command else []
+    command_line = words if context.meta.get(_COMMAND) else []
     is_run = bool(command_line or module or (words and is_program(words[0])))
     if words and not is_run and words[0].startswith("-"):
         raise UsageError(f"No such option: {words[0]}")

@@ -9,8 +9,11 @@ import traceback
 from itertools import pairwise
 
 from jaxcache.core.configuration import read_size_bytes
-from jaxcache.errors import REPORT_BUG, InterruptError, JaxcacheError
+from jaxcache.errors import REPORT_BUG, ExitCode, InterruptError, JaxcacheError
 from jaxcache.units import format_command, printable_lines
+
+#: The exception that every usage error of the command-line parser derives from.
+_PARSER_ERROR = "ClickException"
 
 
 def report(error: Exception, words: list[str]) -> int:
@@ -30,6 +33,8 @@ def report(error: Exception, words: list[str]) -> int:
             shown = printable_lines(_without_secrets(traceback.format_exc()))
             print(shown, end="", file=sys.stderr)
         return _fail(_about_words(error, words), as_json)
+    if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
+        return _fail(_about_words(_usage_error(error), words), as_json)
     if _wants_debug():
         raise error
     refused = isinstance(error, OSError) and error.errno is not None
@@ -141,4 +146,29 @@ def _internal_error(error: Exception) -> JaxcacheError:
         f"{type(error).__name__}: {error}",
         code="internal-error",
         hint=REPORT_BUG,
+    )
+
+
+def _usage_error(error: Exception) -> JaxcacheError:
+    """Put a parser's complaint into our own form."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    hint = f"see {context.command_path} --help" if context else None
+    if similar := getattr(error, "possibilities", None):
+        from difflib import get_close_matches
+
+        option = error.option_name  # type: ignore[attr-defined]
+        message = f"No such option: {option}"
+        if near := get_close_matches(option, similar, 1, cutoff=0.7):
+            hint = f"did you mean {near[0]}?"
+    elif getattr(error, "option_name", None) == "--unused-for" and any(
+        "--filter" in p.opts
+        for p in context.command.params  # type: ignore[union-attr]
+    ):
+        hint = "write --filter 'unused>7d' for what was not used for 7 days"
+    return JaxcacheError(
+        message.rstrip("."),
+        code="usage",
+        hint=hint,
+        exit_code=ExitCode(getattr(error, "exit_code", 2)),
     )

@@ -13,13 +13,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
-#: A package that is missing where jaxcache was installed without what it requires.
-_NEEDED = "humanize"
-
-
 def main() -> "NoReturn":
     """Run the command line of this process and exit."""
-    if not any(finder.find_spec(_NEEDED, None) for finder in sys.meta_path):
+    if not any(finder.find_spec("typer", None) for finder in sys.meta_path):
         _run_next_on_path()
     # A scan makes millions of small objects and no cycles; collecting them costs a third of it.
     gc.disable()
@@ -73,13 +69,22 @@ def _read(argv: list[str]) -> "Callable[[], Any]":
     """
     from importlib.machinery import PathFinder
 
-    from jaxcache.cli.app import read_command_line
+    try:
+        if PathFinder.find_spec("typer") is None:  # else a plain command line does not import it
+            import typer  # noqa: F401
+        from jaxcache.cli.plain import read_plain
 
-    if PathFinder.find_spec(_NEEDED) is None:
+        if (command := read_plain(argv)) is not None:
+            return command
+        from jaxcache.cli.app import app, find_help
+
+        if (help_call := find_help(argv)) is not None:
+            return help_call
+    except ModuleNotFoundError as error:
         from jaxcache.errors import MissingPackageError
 
-        raise MissingPackageError(_NEEDED)
-    return read_command_line(argv)
+        raise MissingPackageError(error.name or str(error)) from error
+    return lambda: app(argv, prog_name="jaxcache", standalone_mode=False)
 
 
 def run(argv: list[str]) -> int:
@@ -102,8 +107,9 @@ def run(argv: list[str]) -> int:
     try:
         code = _read(argv)()
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has gone (| head): nothing more can be printed.
+    except (BrokenPipeError, SystemExit):
+        # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
+        # else. Nothing more can be printed.
         terminal.silence(sys.stdout)
     except Exception as error:
         from jaxcache.cli.failures import report

@@ -109,23 +109,11 @@ class Option(NamedTuple):
     default: Any
     metavar: str | None
     settings: dict[str, Any]
-    panel: str = ""
-    """Its heading in the help; empty for that of its class."""
-
-    @property
-    def is_argument(self) -> bool:
-        """Whether it is an argument, which its position identifies."""
-        return not self.names[0].startswith("-")
 
     @property
     def is_required(self) -> bool:
         """Whether it is an argument whose help has no brackets around it."""
-        return self.is_argument and not (self.metavar or "").startswith("[")
-
-    @property
-    def is_flag(self) -> bool:
-        """Whether it takes no value."""
-        return self.kind in (FLAG, SWITCH)
+        return not (self.names[0].startswith("-") or (self.metavar or "").startswith("["))
 
     def __repr__(self) -> str:
         return f"<{' '.join(self.names)}>"  # of every option in the help of its class
@@ -146,7 +134,7 @@ def option(
     kind: Kind = TEXT,
     *,
     default: Any = None,
-    panel: str = "",
+    panel: str | None = None,
     keyword: str = "",
     **settings: Any,
 ) -> Any:
@@ -158,8 +146,10 @@ def option(
         default: as a person would write it.
         panel: the heading in the help; default: that of the class.
         keyword: its name in the Python interface; default: the first long one.
-        settings: ``min`` and ``max`` of a number; ``show_default``, False to leave the default out.
+        settings: further settings of Typer, such as ``min``.
     """
+    if panel:
+        settings["rich_help_panel"] = panel
     first, *words = spec.split()
     names = [first]
     while first.startswith("-") and words and words[0].startswith("-"):
@@ -167,7 +157,7 @@ def option(
     long = next((n for n in names if n.startswith("--")), names[0]).partition("/")[0]
     keyword = keyword or long.strip("-").replace("-", "_")
     metavar = " ".join(words) or kind.metavar
-    return Option(kind, tuple(names), keyword, text, default, metavar, settings, panel)
+    return Option(kind, tuple(names), keyword, text, default, metavar, settings)
 
 
 def flag(spec: str, text: str, *, default: bool = False, **settings: Any) -> Any:
@@ -184,11 +174,11 @@ class Options:
     DECLARED: ClassVar[dict[str, Option]] = {}
     _FIELDS: ClassVar[dict[str, Any]] = {}
 
-    def __init_subclass__(cls, panel: str = "") -> None:
+    def __init_subclass__(cls, panel: str | None = None) -> None:
         own = {name: vars(cls)[name] for name in cls.__annotations__ if name[0] != "_"}
-        for name, value in own.items():
-            if panel and isinstance(value, Option) and not value.panel:
-                own[name] = value._replace(panel=panel)
+        for value in own.values():
+            if panel and isinstance(value, Option):
+                value.settings.setdefault("rich_help_panel", panel)
         cls._FIELDS = {**cls._FIELDS, **own}
         cls.DECLARED = {n: v for n, v in cls._FIELDS.items() if isinstance(v, Option)}
         keywords = "".join(f"\n    {o.keyword}: {o.help}" for o in cls.DECLARED.values())
@@ -277,7 +267,6 @@ LAYOUT = option(
     "--layout jax|torch",
     "The compiler whose cache it is (default: detected from its files; jax for a bucket, and "
     "where a program is run).",
-    panel="Cache",
 )
 PYTHON = option(
     "--python PYTHON",

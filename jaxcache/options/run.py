@@ -112,7 +112,7 @@ class TargetOptions(Options, panel="Absent hardware"):
             )
 
 
-class RunOptions(TargetOptions, panel=""):
+class RunOptions(TargetOptions, panel=None):
     """Options to run a command and to record its compiles."""
 
     cache_dir: str = ""
@@ -219,7 +219,7 @@ class RunOptions(TargetOptions, panel=""):
             )
 
 
-class WarmOptions(RunOptions, panel=""):
+class WarmOptions(RunOptions, panel=None):
     """Options to run a script or compile a function."""
 
     python: str | None = PYTHON
@@ -295,7 +295,7 @@ class Assertions(Options, panel="Assertions"):
             raise UsageError(f"{unknown[0]!r} is not one of {', '.join(EXCEPTED)}")
 
 
-class CompileOptions(TargetOptions, panel=""):
+class CompileOptions(TargetOptions, panel=None):
     """Options to compile a recipe."""
 
     jobs: int | None = JOBS

@@ -3,14 +3,17 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli
 
-from jaxcache.cli.app import load_parser
+from jaxcache.cli.app import app, load_command
 from jaxcache.cli.commands import COMMANDS
-from jaxcache.cli.parser import ALONE, ProgramParser
+from jaxcache.cli.panels import OptionalValueCommand
+from jaxcache.cli.plain import ALONE
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,8 @@ def test_a_missing_directory_ends_every_command_that_needs_one_with_10(
     tried = []
     for name in COMMANDS:
         codes = COMMANDS[name].exit_codes
-        if 10 in codes and "cache_dir" in load_parser(name)[0].declared and name not in _MAKES_IT:
+        names = [p.name for p in load_command(name).params]
+        if 10 in codes and "cache_dir" in names and name not in _MAKES_IT:
             done = run_cli(
                 *name.split(), *_ARGUMENTS.get(name, "").split(), "-C", tmp_path / "none"
             )
@@ -161,19 +165,27 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield f"{module.name}:{node.lineno}", node.value
 
 
+@cache
+def _group() -> Any:
+    import typer
+
+    return typer.main.get_command(app)
+
+
 def lost_options(text: str) -> list[str]:
     """The command lines in a text whose program gets what is spelt like an option of ours."""
     found = []
     for match in _RUNS.finditer(text):
-        parser, _ = load_parser(match[1])
-        assert isinstance(parser, ProgramParser)
-        ours = parser.options.keys()
-        valued = {n for n, (_, o, _) in parser.options.items() if not o.is_flag} - ALONE.keys()
+        command = _group().get_command(None, match[1])
+        assert isinstance(command, OptionalValueCommand)
+        options = [p for p in command.params if p.param_type_name == "option"]
+        ours = {name for p in options for name in p.opts}
+        valued = {n for p in options if not p.is_flag for n in p.opts} - ALONE.keys()
         words, at = match[2].split(), 0
         while at < len(words) and words[at].startswith("-") and words[at] != "--":
             at += 2 if words[at] in valued else 1
         program = words[at + (words[at : at + 1] == ["--"]) :]
-        own = program and parser.takes_options_after(program[0])
+        own = program and command.takes_options_after(program[0])
         if not own and any(w.partition("=")[0] in ours for w in program[1:]):
             found.append(match[0])
     return found

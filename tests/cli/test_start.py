@@ -16,8 +16,8 @@ from jaxcache.cli.commands import COMMANDS
 HEAVY = [
     "jax",
     "numpy",
-    "difflib",
-    "jaxcache.cli.help",
+    "typer",
+    "pydantic",  # which Typer 0.29 loads
     "asyncio",
     "filelock",
     "rich.table",

@@ -127,7 +127,7 @@ def test_a_pipe_gets_no_colour_unless_asked(run_cli: RunCli, cache: Path) -> Non
     assert "\x1b" in run_cli("show", "nothing", "-C", cache, "--color", "always").stderr
     bad = run_cli("ls", "--color", "sometimes", "-C", cache)
     assert bad.returncode == 2
-    assert "one of auto, always, never" in bad.stderr
+    assert "'auto', 'always', 'never'" in bad.stderr
 
 
 @pytest.mark.parametrize("env", [{}, {"LANG": "C"}, {"LC_ALL": "POSIX"}], ids=str)

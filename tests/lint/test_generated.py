@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from conftest import REPOSITORY, clean_environment
@@ -13,7 +14,8 @@ from terminal import Terminal
 
 from jaxcache.cache.listing import _GROUPS
 from jaxcache.cache.selection import _SORTS
-from jaxcache.cli.commands import COMMANDS
+from jaxcache.cli.app import load_command
+from jaxcache.cli.commands import COMMANDS, load
 from jaxcache.cli.complete import complete_keys
 from jaxcache.core.names import parse_key
 from jaxcache.live.settings import SETTINGS, variable
@@ -85,6 +87,22 @@ def run(args: list[str], env: dict[str, str]) -> str:
 def test_what_is_committed_is_what_is_generated() -> None:
     done = sh([sys.executable, REPOSITORY / "tools" / "gen.py", "--check"])
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_an_option_that_is_named_as_its_value_says_so() -> None:
+    """Typer 0.27 takes such a metavar for the option's name, unless the option is spelt out."""
+    for name in COMMANDS:
+        load_command(name)
+        hints = get_type_hints(load(COMMANDS[name].place), include_extras=True)
+        for parameter, hint in hints.items():
+            for info in getattr(hint, "__metadata__", ()):
+                if (
+                    getattr(info, "metavar", None) == parameter.upper()
+                    and type(info).__name__ == "OptionInfo"
+                ):
+                    # Beside a type, Typer keeps the first name as the default until it parses.
+                    spelt = info.param_decls or str(info.default).startswith("--")
+                    assert spelt, f"{name}: spell --{parameter} out in jaxcache/cli"
 
 
 def complete_in_bash(env: dict[str, str], *words: str) -> list[str]:
@@ -160,7 +178,7 @@ def test_completing_keys_imports_no_parser(corpus: Path, tmp_path: Path) -> None
     script = (
         "import sys; before = {*sys.modules}; from jaxcache.cli.main import run\n"
         f"run(['--complete', 'keys', 'jit_ml', '-C', {str(corpus / '0.10.2-cpu-zstd')!r}])\n"
-        "slow = {'rich', 'json', 'tomllib', 're', 'enum', 'typing', 'contextlib'}\n"
+        "slow = {'typer', 'rich', 'json', 'tomllib', 're', 'enum', 'typing', 'contextlib'}\n"
         "print(sorted(slow & {*sys.modules} - before))"
     )
     out = run([sys.executable, "-c", script], clean_environment(tmp_path)).splitlines()

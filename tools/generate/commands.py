@@ -2,11 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
-from jaxcache import options
-from jaxcache.cli.app import load_parser
-from jaxcache.cli.commands import COMMANDS, load
-from jaxcache.cli.help import in_panels
+from jaxcache.cli.app import load_command
+from jaxcache.cli.commands import COMMANDS
+from jaxcache.cli.panels import in_panels
 
 _CHOICE = re.compile(r"[a-z-]+(\|[a-z-]+)+")
 FILE_OPTIONS = ("FILE", "PATH", "PATH|URL", "DIR", "PYTHON", "RECIPE")
@@ -52,22 +52,41 @@ class Command:
 
 
 def read_command(name: str) -> Command:
-    """Read a command from its parser."""
-    parser, _ = load_parser(name)
+    """Read a command from its Typer parser."""
+    parser = load_command(name)
     row = COMMANDS[name]
     example = f"jaxcache {name} {row.example}".rstrip()
-    declared = parser.declared.values()
-    arguments = [(str(o.metavar), o.help) for o in declared if o.is_argument]
-    in_order = [o for some in in_panels(declared, row.most_used.split()).values() for o in some]
-    in_order.sort(key=lambda option: option.names[0] == "--help")
-    shown = [Option(_spellings(o), "" if o.is_flag else str(o.metavar), o.help) for o in in_order]
-    summary = " ".join(load(row.place).__doc__.split())
-    return Command(name, summary, tuple(arguments), tuple(shown), example, row.exit_codes)
+    arguments = [
+        (p.metavar or p.name.upper(), _help(p))
+        for p in parser.params
+        if p.param_type_name == "argument"
+    ]
+    options_of_parser = (p for p in parser.params if p.param_type_name == "option")
+    panels = in_panels(options_of_parser, parser.most_used)
+    options = [
+        Option(_option_names(p), _metavar(p), _help(p)) for some in panels.values() for p in some
+    ]
+    options.append(Option(("-h", "--help"), "", "Show this message and exit."))
+    summary = " ".join((parser.help or "").split("\f")[0].split())
+    return Command(name, summary, tuple(arguments), tuple(options), example, row.exit_codes)
 
 
-def _spellings(option: options.Option) -> tuple[str, ...]:
-    spelled = [name for names in option.names for name in names.split("/")]
-    return tuple(sorted(spelled, key=lambda name: (len(name), name)))
+def _help(parameter: Any) -> str:
+    return " ".join((getattr(parameter, "help", None) or "").split())
+
+
+def _option_names(parameter: Any) -> tuple[str, ...]:
+    return tuple(sorted([*parameter.opts, *parameter.secondary_opts], key=lambda o: (len(o), o)))
+
+
+def _metavar(parameter: Any) -> str:
+    if getattr(parameter, "is_flag", False):
+        return ""
+    choices = [
+        str(getattr(c, "value", c))
+        for c in getattr(getattr(parameter, "type", None), "choices", ())
+    ]
+    return str(parameter.metavar or "|".join(choices) or parameter.type.name.upper())
 
 
 def first_words(commands: list[Command]) -> list[str]:
