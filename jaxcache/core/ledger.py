@@ -363,9 +363,12 @@ def _choose_forgotten(events: "Sequence[Event]", present: "Iterable[str]") -> "s
     return {*absent[max(len(kept), MIN_ABSENT) :]} - pinned
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # dumps() makes an encoder each time
+
+
 def segment_line(values: "Mapping[str, Any]") -> bytes:
     """Return one line of a segment."""
-    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+    return _encode(values).encode() + b"\n"
 
 
 def make_batches(events: "Iterable[Event]") -> "Iterator[tuple[list[bytes], int]]":
