@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from bundling import SMALL, first_entry, forged, make_bundle, padded, payload_of
 from command_line import run_in_process
-from conftest import CORPUS, RunCli, clean_environment
+from conftest import CORPUS, GiveAway, RunCli, clean_environment
 from object_server import S3Server
 from ways import MOVES, OLD_NS, WAYS, names, old_copy, told
 
@@ -29,7 +29,9 @@ from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.move.plan import MoveTarget
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
+from jaxcache.cache.verify import check
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
+from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import key_of
 from jaxcache.model import FileInfo
 from jaxcache.store.base import NewFile, StoreError
@@ -60,6 +62,31 @@ def test_a_payload_that_the_ledger_does_not_record_stays(
     done = run_cli(*WAYS[way](there, tmp_path / "here"))
     assert done.returncode == (0 if way == "restore" else 3), done.stderr
     assert arrived(tmp_path / "here") == names(there) - {entry.name}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_payload_is_decoded_again_unless_this_user_recorded_it(
+    run_cli: RunCli,
+    there: Path,
+    tmp_path: Path,
+    give_away: GiveAway,
+    monkeypatch: pytest.MonkeyPatch,
+    own: bool,
+) -> None:
+    middle = tmp_path / "middle"
+    assert run_cli("copy", str(there), str(middle)).returncode == 0
+    if not own:
+        give_away(middle / ".jaxcache" / "ledger")
+    decoded: list[str] = []
+
+    def decode(payload: bytes, module: str, **options: Any) -> Any:
+        decoded.append(module)
+        return decode_payload(payload, module, **options)
+
+    monkeypatch.setattr(check, "decode_payload", decode)
+    assert run_cli("copy", str(middle), str(tmp_path / "here")).returncode == 0
+    assert names(tmp_path / "here") == names(there)
+    assert len(decoded) == (0 if own else len(names(there)))
 
 
 @pytest.mark.parametrize("way", ["push", "pull", "copy", "save"])

@@ -424,6 +424,8 @@ class Check:
     def read(self, item: Item, file: BinaryIO, info: FileInfo) -> CheckedItem:
         """Check the file of an item from end to end.
 
+        A payload that this user's or root's ledger records of this very file is not decoded again.
+
         Raises:
             CodecError: it is damaged, or another one than the ledger records.
             StaysError, StoreError
@@ -434,12 +436,16 @@ class Check:
             return CheckedItem(facts)
         self.check_size(item, info)
         header = read_entry_header(file.read(HEAD_BYTES), info.size_bytes)
+        record = self.ledger.record(item.key) if self.ledger else None
+        recorded = recorded_digest(EntryFile(info, item.key, FileKind.ENTRY), record)
+        large = self.policy.allow_large
         with self._decoding.take(header.content_bytes or 8 * info.size_bytes):
             content = read_content(
-                file, info.size_bytes, item.name, allow_large=self.policy.allow_large
+                file, info.size_bytes, item.name, allow_large=large, sound=recorded
             )
-        if not header.checksum:  # a right checksum outweighs a record
-            self._compare(item, info, content.payload_sha256)
+        # A right checksum outweighs a record.
+        if not header.checksum and recorded not in (None, content.payload_sha256):
+            raise CodecError("digest-mismatch", "its payload is not the one in the ledger")
         facts = self._facts(content)
         self._check_signed(item.name, facts)
         unwanted = self.fits(item, facts) if self.fits else None
@@ -456,17 +462,6 @@ class Check:
         if info.size_bytes > MAX_ENTRY_BYTES and not self.policy.allow_large:
             reason = f"holds more than {MAX_ENTRY_BYTES} bytes"
             raise StoreError(item.name, reason, code="too-large")
-
-    def _compare(self, item: Item, info: FileInfo, digest: str) -> None:
-        """Compare a digest with the ledger.
-
-        Raises:
-            CodecError: ``digest-mismatch``.
-        """
-        record = self.ledger.record(item.key or "") if self.ledger else None
-        recorded = recorded_digest(EntryFile(info, item.key or "", FileKind.ENTRY), record)
-        if recorded not in (None, digest):
-            raise CodecError("digest-mismatch", "its payload is not the one in the ledger")
 
     def _check_signed(self, name: str, facts: ItemFacts) -> None:
         """Check that a trusted key vouches for contents, where one must.
