@@ -476,16 +476,13 @@ class CompilingMethods(Handle):
         elif used and used.opened:
             path = used.opened
         python = chosen.python or (used.executable if used else None)
-        python_facts = query_settings(python, environment)
+        facts = query_settings(python, environment)
+        if used:
+            facts = facts._replace(settings=with_script(facts.settings, used.settings))
         with self.progress("reading entries"):
             return diagnose(
                 path,
-                settings=with_script(python_facts.settings, used.settings)
-                if used
-                else python_facts.settings,
-                interpreter=python_facts.interpreter,
-                no_jax=python_facts.no_jax,
-                jax_error=python_facts.jax_error,
+                facts,
                 uncacheable=used.uncacheable if used else None,
                 max_decoded=chosen.max_decoded or None,
             )

@@ -19,14 +19,13 @@ from typing import Any
 
 from ..core.atomic import hold_lock, open_directory
 from ..core.configuration import report_once, working_directory
+from ..core.ledger import read_totals
 from ..core.names import LIVE_WORDS
 from ..core.threads import Background
 from .files import own_directory_of, read_file, write_whole
 from .loading import FirstRuns
 from .settings import ResolvedSettings
 
-#: No real count is larger; a file with a larger one is damaged.
-_MAX_TOTAL = 1e18
 EVENT_PREFIX = "/jaxcache/live/"
 
 #: Every counter with its meaning; the names are those of the metrics and the events.
@@ -143,10 +142,9 @@ class Counters:
     def _add_to_totals(self, directory: int) -> None:
         values = self.snapshot()
         try:
-            totals = json.loads(read_file("totals", 1 << 16, directory=directory) or b"{}")
-            counted = {n: v for n, v in totals.items() if n in COUNTERS or n in SUMS}
-            totals = {n: float(v) for n, v in counted.items() if 0 <= v < _MAX_TOTAL}
-        except (ValueError, TypeError, AttributeError, RecursionError):
+            data = read_file("totals", 1 << 16, directory=directory)
+            totals = read_totals(json.loads(data or b"{}"))
+        except (ValueError, RecursionError):
             totals = {}
         for name, value in values.items():
             totals[name] = totals.get(name, 0) + value - self._kept.get(name, 0)

@@ -136,6 +136,10 @@ class Store(Protocol):
         """The location as a person would write it: an absolute path or a URL."""
 
     @property
+    def path(self) -> str | None:
+        """The absolute path of a directory, which other processes can open; None for others."""
+
+    @property
     def writable(self) -> bool:
         """Whether a write can be expected to succeed."""
 

@@ -94,11 +94,6 @@ _OF_THREAD = threading.local()
 _CHUNK = 1_000
 
 
-def can_spread(store: Store) -> bool:
-    """Whether other processes could open the same files."""
-    return getattr(store, "path", None) is not None
-
-
 def spread(
     read: Callable[[Store, Sequence[_Item]], Iterable[_Result]],
     store: Store,
@@ -120,7 +115,7 @@ def spread(
         chunk: how many items a process takes at once.
     """
     done = 0
-    if workers > 1 and len(items) >= above and can_spread(store):
+    if workers > 1 and len(items) >= above and store.path is not None:
         import multiprocessing
         from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 
@@ -130,7 +125,7 @@ def spread(
             contextlib.suppress(OSError, ImportError, BrokenExecutor),  # no semaphores, no memory
             ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
         ):
-            elsewhere = partial(_read_elsewhere, read, str(getattr(store, "path", None)))
+            elsewhere = partial(_read_elsewhere, read, store.path)
             for results in pool.map(elsewhere, chunks):
                 for result in results:
                     yield result

@@ -38,9 +38,7 @@ class LocalStore:
     remote = False  # a mounted file system counts as near
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        #: The absolute path of the directory, which other processes can open; others have none.
-        self.path = os.path.abspath(path)
-        self.url = self.path
+        self.path = self.url = os.path.abspath(path)
         try:
             self._fd = os.open(self.url, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

@@ -98,12 +98,11 @@ def records_reads(store: Store) -> bool:
 
     Mount options do not show it: containers and network file systems may behave otherwise.
     """
-    directory = getattr(store, "path", None)
-    if directory is None or not store.writable:
+    if store.path is None or not store.writable:
         return False
     try:
         # Not by a name, which another user may put a link or a FIFO under meanwhile.
-        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        with tempfile.TemporaryFile(dir=store.path, buffering=0) as file:
             file.write(b"read me")
             old_ns = os.fstat(file.fileno()).st_mtime_ns - 2 * _DAY_NS
             os.utime(file.fileno(), ns=(old_ns, old_ns))

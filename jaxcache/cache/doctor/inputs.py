@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from jaxcache.cache.files import Inventory
 from jaxcache.cache.ledger.record import LedgerRecord
@@ -62,6 +62,18 @@ class Interpreter:
     """The CPU's, as jaxlib reports them, such as ``+avx2`` and ``-xop``."""
     smallest_entry_bytes: int | None = None
     """Size of the entry of a trivial program; None where no setting limits sizes."""
+
+
+class PythonFacts(NamedTuple):
+    """What a Python with jax answered, or what is known without its answer."""
+
+    interpreter: Interpreter | None
+    settings: Sequence[Setting]
+    """Of its jax in this environment; without an answer those of the environment."""
+    no_jax: str | None = None
+    """Why there is no answer."""
+    jax_error: str | None = None
+    """How jax ends, where it is installed and does not start."""
 
 
 @dataclass(frozen=True, slots=True)

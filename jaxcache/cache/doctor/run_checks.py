@@ -234,20 +234,15 @@ def run_checks(facts: inputs.Facts) -> tuple[inputs.Finding, ...]:
 
 def diagnose(
     path: str,
+    python: inputs.PythonFacts,
     *,
-    settings: Sequence[inputs.Setting],
-    interpreter: inputs.Interpreter | None,
-    no_jax: str | None = None,
-    jax_error: str | None = None,
     uncacheable: Mapping[str, tuple[str, ...]] | None = None,
     max_decoded: int | None = None,
 ) -> Diagnosis:
     """Examine a cache, whether or not it exists yet.
 
     Args:
-        settings, interpreter: see :mod:`jaxcache.warm.child.query`.
-        no_jax: why no interpreter was found.
-        jax_error: how jax ends, where it is installed and does not start.
+        python: as :func:`jaxcache.warm.child.query.query_settings` returns it.
         uncacheable: modules of a run that JAX could not cache, by the reason.
         max_decoded: how many entries to decode, the newest first; all if None.
 
@@ -257,13 +252,13 @@ def diagnose(
     """
     facts = inputs.Facts(
         collect_cache_facts(path, max_decoded=max_decoded),
-        tuple(settings),
-        interpreter,
+        tuple(python.settings),
+        python.interpreter,
         collect_host_facts(path),
         uncacheable or {},
-        jax_error,
+        python.jax_error,
     )
-    return Diagnosis(facts, run_checks(facts), no_jax)
+    return Diagnosis(facts, run_checks(facts), python.no_jax)
 
 
 #: The beginning of a version or of a kernel's release that holds numbers alone.

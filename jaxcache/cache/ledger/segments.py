@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple
 
 from jaxcache.cache.ledger.record import Event, LedgerRecord, fold
@@ -31,6 +30,7 @@ from jaxcache.core.ledger import (
     is_open,
     parse_lines,
     read_lines,
+    read_totals,
     segment_line,
     sum_uses,
 )
@@ -291,8 +291,7 @@ def read_refusals(store: Store) -> tuple[TierRefusal, ...]:
 def live_totals(store: Store) -> dict[str, int | float] | None:
     """Return the live layer's counts in this cache, by name; None where it has not been on."""
     try:
-        counts = json.loads(store.read(f"{OWN_DIR}/live/totals", limit=1 << 16))
-        totals = {str(n): v for n, v in counts.items() if type(v) in (int, float) and 0 <= v < inf}
-    except (JaxcacheError, OSError, ValueError, AttributeError, RecursionError):
+        totals = read_totals(json.loads(store.read(f"{OWN_DIR}/live/totals", limit=1 << 16)))
+    except (JaxcacheError, OSError, ValueError, RecursionError):
         return None
     return {n: v if n.endswith("_seconds") else int(v) for n, v in sorted(totals.items())}

@@ -26,7 +26,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.model import Codec, Problem, ProblemKind
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store, StoreError, same_file
-from jaxcache.store.concurrency import REQUESTS_AT_ONCE, ByteBudget, can_spread, spread
+from jaxcache.store.concurrency import REQUESTS_AT_ONCE, ByteBudget, spread
 
 #: What all workers together may hold: compressed and decompressed entries.
 _MEMORY_BYTES = 2 << 30
@@ -268,7 +268,7 @@ def _to_spread(
 ) -> Sequence[EntryFile]:
     """The entries to check in other processes; none where that does not pay."""
     alone = options.level == "quick" or (options.jobs or 1) < 2
-    if alone or not options.decode or not can_spread(store):
+    if alone or not options.decode or store.path is None:
         return ()
     fitting = [
         f

@@ -50,6 +50,7 @@ class ObjectStore:
 
     keeps_atime = False
     remote = True
+    path = None
     root = None  # who may do what is a matter of the provider's policies
 
     def __init__(self, client: Any, url: str, *, can_skip: bool, writable: bool = True) -> None:

@@ -8,7 +8,7 @@ What reads the answers is imported when they are there: the child starts before 
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jaxcache.cache.files import EntryFile, scratch_directory
 from jaxcache.core.configuration import JAX_DEFAULTS
@@ -31,7 +31,7 @@ from jaxcache.warm.child.child import (
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Host
-    from jaxcache.cache.doctor.inputs import Interpreter, Setting
+    from jaxcache.cache.doctor.inputs import PythonFacts
 
 
 _SETTINGS_SECONDS = 120
@@ -44,19 +44,7 @@ _ANSWERED = (
 )
 
 
-class PythonFacts(NamedTuple):
-    """What a Python with jax answered, or what is known without its answer."""
-
-    interpreter: "Interpreter | None"
-    settings: "list[Setting]"
-    """Of its jax in this environment; without an answer those of the environment."""
-    no_jax: str | None = None
-    """Why there is no answer."""
-    jax_error: str | None = None
-    """How jax ends, where it is installed and does not start."""
-
-
-def query_settings(python: str | None, environment: Mapping[str, str]) -> PythonFacts:
+def query_settings(python: str | None, environment: Mapping[str, str]) -> "PythonFacts":
     """Query a Python for its settings, as the environment here makes them.
 
     Args:
@@ -64,6 +52,7 @@ def query_settings(python: str | None, environment: Mapping[str, str]) -> Python
     """
     from jaxcache.cache.doctor.inputs import (
         Interpreter,
+        PythonFacts,
         settings_of_environment,
         settings_of_jax,
         settings_of_live,
