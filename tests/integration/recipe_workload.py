@@ -7,6 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 
 
+def step():
+    """One function, and what makes its argument."""
+
+    @jax.jit
+    def step(x):
+        return jnp.sin(x) @ x
+
+    step(jnp.ones((8, 8)))
+
+
 def single():
     """Matrix products, a gradient, a scan, randomness, the same function from two lines."""
 

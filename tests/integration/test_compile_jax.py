@@ -15,9 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, RunCli, clean_environment, jax_version
+from conftest import (
+    REPOSITORY,
+    MakeOnce,
+    RunCli,
+    clean_environment,
+    find_jax_pythons,
+    jax_version,
+)
 from terminal import Terminal, without_style
-from warm_checks import STEP
 
 from jaxcache.cache.recipe import Recipe, encode_recipe, open_recipe
 
@@ -40,22 +46,30 @@ def recorded(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> ModuleRec
     if jax_version(each_jax_python) < (0, 5):
         pytest.skip("recipes are compiled by JAX 0.5 and later")
 
-    def record(path: Path, *args: str, options: tuple[str, ...] = (), code: int = 0) -> Path:
-        recipe = tmp_path / f"{len(list(tmp_path.glob('*.recipe')))}.recipe"
-        done = run_cli(
-            "warm",
-            "-C",
-            tmp_path / "first",
-            "--record",
-            recipe,
-            "--python",
-            each_jax_python,
-            *options,
-            path,
-            *args,
-        )
-        assert done.returncode == code, done.stderr
+    def record(
+        path: Path, *args: str, options: tuple[str, ...] = (), home: Path = tmp_path
+    ) -> Path:
+        recipe = home / "some.recipe"
+        words = ("-C", home / "first", "--record", recipe, "--python", each_jax_python, *options)
+        done = run_cli("warm", *words, path, *args)
+        assert done.returncode == 0, done.stderr
         return recipe
+
+    return record
+
+
+@pytest.fixture
+def recorded_once(
+    recorded: ModuleRecorded, make_once: MakeOnce, each_jax_python: str
+) -> Callable[[str], Path]:
+    """The recipe of a mode of ``WORKLOAD`` to read, for all tests; its cache is beside it."""
+
+    def record(mode: str) -> Path:
+        def fill(home: Path) -> None:
+            recorded(WORKLOAD, mode, home=home)
+
+        name = f"recipe-{mode}-jax{find_jax_pythons().index(each_jax_python)}"
+        return make_once(name, fill) / "some.recipe"
 
     return record
 
@@ -85,54 +99,51 @@ def test_the_program_hits_everything_that_its_recipe_compiled(
     mode: str,
 ) -> None:
     recipe = recorded(WORKLOAD, mode, options=MODES[mode])
-    first = tmp_path / "first"
-    written = entries(first)
-    shutil.rmtree(first)
-    document = compiled(recipe, first, "--jobs", "2")
+    cache = tmp_path / "first"
+    written = entries(cache)
+    if mode == "together":
+        shutil.rmtree(cache)
+    else:
+        cache = tmp_path / "other"
+    document = compiled(recipe, cache, "--jobs", "2")
     assert {m["outcome"] for m in document["modules"]} == {"written"}
-    # Into the directory where it was recorded: every key is the recorded one.
-    assert all(m["key"] == m["recorded_key"] for m in document["modules"])
-    # The processes of a program beyond the first write nothing themselves.
-    assert entries(first) == written or (mode == "together" and entries(first) > written)
-    other = tmp_path / "other"
-    assert compiled(recipe, other)["summary"]["written"] == document["summary"]["written"]
-    done = run_cli(
-        "warm",
-        "-C",
-        other,
-        "--fail-on-miss",
-        "--python",
-        each_jax_python,
-        *MODES[mode],
-        WORKLOAD,
-        mode,
-    )
+    if mode == "together":
+        # Into the directory where it was recorded: every key is the recorded one.
+        assert all(m["key"] == m["recorded_key"] for m in document["modules"])
+        # The processes of a program beyond the first write nothing themselves.
+        assert entries(cache) > written
+    else:
+        assert len(entries(cache)) == len(written)
+    options = ("-C", cache, "--fail-on-miss", "--python", each_jax_python, *MODES[mode])
+    done = run_cli("warm", *options, WORKLOAD, mode)
     assert done.returncode == 0, done.stderr
     assert " written " not in done.stderr
 
 
 def test_check_says_what_would_hit_and_why_not(
-    recorded: ModuleRecorded, compiled: Any, each_jax_python: str, tmp_path: Path, script: Any
+    recorded_once: Any, compiled: Any, tmp_path: Path
 ) -> None:
-    recipe = recorded(script(STEP))
-    cache = tmp_path / "first"
-    document = compiled(recipe, cache, "--check")
+    recipe = recorded_once("step")
+    first = recipe.with_name("first")
+    cache = shutil.copytree(first, tmp_path / "cache")
+    check = ("--check", "--used-at", str(first))
+    document = compiled(recipe, cache, *check)
     assert document["summary"]["already_cached"] == document["summary"]["requested"]
     (gone,) = cache.glob("jit_step-*-cache")
     gone.unlink()
-    document = compiled(recipe, cache, "--check", code=1)
+    document = compiled(recipe, cache, *check, code=1)
     (missing,) = [m for m in document["modules"] if m["outcome"] == "missing"]
     assert (missing["module"], missing["differs"]) == ("jit_step", [])
     assert not gone.exists()
     flags = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}  # ours are not the recipe's
-    assert compiled(recipe, cache, "--check", code=1, env=flags)["summary"]["missing"] == 1
+    assert compiled(recipe, cache, *check, code=1, env=flags)["summary"]["missing"] == 1
 
 
 @pytest.mark.slow
 def test_four_shards_merge_to_what_one_compile_makes(
-    run_cli: RunCli, recorded: ModuleRecorded, compiled: Any, tmp_path: Path
+    run_cli: RunCli, recorded_once: Any, compiled: Any, tmp_path: Path
 ) -> None:
-    recipe = recorded(WORKLOAD, "single")
+    recipe = recorded_once("single")
     place = tmp_path / "place"
     whole = compiled(recipe, tmp_path / "whole", "--used-at", str(place))
     shards = [
@@ -161,9 +172,9 @@ def deadly(**env: str) -> dict[str, str]:
 
 
 def test_a_worker_that_is_killed_is_replaced(
-    recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
+    recorded_once: Any, compiled: Any, tmp_path: Path
 ) -> None:
-    recipe = recorded(script(STEP))
+    recipe = recorded_once("step")
     once = tmp_path / "once"
     env = deadly(DEADLY="jit_step", DEADLY_ONCE=str(once))
     document = compiled(recipe, tmp_path / "other", "--jobs=1", env=env)
@@ -173,9 +184,9 @@ def test_a_worker_that_is_killed_is_replaced(
 
 
 def test_a_module_that_kills_every_worker_is_named_and_the_rest_go_on(
-    run_cli: RunCli, recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
+    run_cli: RunCli, recorded_once: Any, compiled: Any, tmp_path: Path
 ) -> None:
-    recipe = recorded(script(STEP))
+    recipe = recorded_once("step")
     cache = tmp_path / "other"
     document = compiled(recipe, cache, code=3, env=deadly(DEADLY="jit_step"))
     (failed,) = [m for m in document["modules"] if m["outcome"] == "failed"]
@@ -192,9 +203,9 @@ def test_a_module_that_kills_every_worker_is_named_and_the_rest_go_on(
 
 
 def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
-    run_cli: RunCli, recorded: ModuleRecorded, compiled: Any, each_jax_python: str, tmp_path: Path
+    run_cli: RunCli, recorded_once: Any, compiled: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
-    recipe = recorded(WORKLOAD, "single")
+    recipe = recorded_once("single")
     cache = tmp_path / "other"
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -239,9 +250,9 @@ def wait_until_empty(directory: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_that_have_not_begun_clean_up_too(
-    recorded: ModuleRecorded, each_jax_python: str, tmp_path: Path, script: Any, number: int
+    recorded_once: Any, each_jax_python: str, tmp_path: Path, number: int
 ) -> None:
-    recipe = recorded(script(STEP))
+    recipe = recorded_once("step")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     parent = subprocess.Popen(
@@ -316,10 +327,10 @@ def test_other_numbers_of_devices(
 
 
 def test_a_recipe_for_what_is_not_here(
-    recorded: ModuleRecorded, run_cli: RunCli, each_jax_python: str, tmp_path: Path, script: Any
+    recorded_once: Any, run_cli: RunCli, each_jax_python: str, tmp_path: Path
 ) -> None:
-    recipe = recorded(script(STEP))
-    with open_recipe(str(recipe)) as file:
+    recipe = tmp_path / "moved.recipe"
+    with open_recipe(str(recorded_once("step"))) as file:
         moved = replace(
             file.recipe,
             environments=tuple(replace(e, platform="tpu") for e in file.recipe.environments),
@@ -333,9 +344,9 @@ def test_a_recipe_for_what_is_not_here(
 
 
 def test_an_option_that_neither_we_nor_this_jaxlib_know_is_refused(
-    recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
+    recorded_once: Any, compiled: Any, tmp_path: Path
 ) -> None:
-    recipe = recorded(script(STEP))
+    recipe = recorded_once("step")
     unknown = b"\xf8\xf0\x04\x01"  # field 9999 is 1
     build = b"\x1a" + bytes([len(unknown)]) + unknown
     more = b"\x1a" + bytes([len(build)]) + build
@@ -347,16 +358,15 @@ def test_an_option_that_neither_we_nor_this_jaxlib_know_is_refused(
             blobs[digest := hashlib.sha256(data).hexdigest()] = data
             requests.append(replace(request, options=digest))
         changed = replace(file.recipe, requests=tuple(requests))
-        recipe.write_bytes(b"".join(encode_recipe(changed, blobs.__getitem__)))
-    document = compiled(recipe, tmp_path / "other", code=3)
+        data = b"".join(encode_recipe(changed, blobs.__getitem__))
+    (tmp_path / "some.recipe").write_bytes(data)
+    document = compiled(tmp_path / "some.recipe", tmp_path / "other", code=3)
     assert {m["reason"] for m in document["modules"]} == {"refused-here"}
     assert all("XLA option 9999" in m["detail"] for m in document["modules"])
 
 
-def test_a_recipe_of_another_jax_says_so(
-    recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
-) -> None:
-    recipe = recorded(script(STEP))
+def test_a_recipe_of_another_jax_says_so(recorded_once: Any, compiled: Any, tmp_path: Path) -> None:
+    recipe = recorded_once("step")
     with open_recipe(str(recipe)) as file:
         components = {"jax_lib version": "0" * 64}
         moved = replace(
@@ -370,17 +380,21 @@ def test_a_recipe_of_another_jax_says_so(
                 for r in file.recipe.requests
             ),
         )
-        recipe.write_bytes(b"".join(encode_recipe(moved, file.blob)))
-    document = compiled(recipe, tmp_path / "first", "--check")
+        data = b"".join(encode_recipe(moved, file.blob))
+    (tmp_path / "some.recipe").write_bytes(data)
+    first = recipe.with_name("first")
+    cache = shutil.copytree(first, tmp_path / "cache")
+    check = ("--check", "--used-at", str(first))
+    document = compiled(tmp_path / "some.recipe", cache, *check)
     assert {tuple(m["differs"]) for m in document["modules"]} == {("jax_lib version",)}
     assert any("recorded with jaxlib 0.0.1" in note for note in document["notes"])
 
 
 def test_bytecode_of_a_stranger_cannot_take_the_parent_down(
-    recorded: ModuleRecorded, compiled: Any, tmp_path: Path, script: Any
+    recorded_once: Any, compiled: Any, tmp_path: Path
 ) -> None:
     """Garbage, and text in which XLA would follow a pointer: each fails by its name."""
-    recipe = recorded(script(STEP))
+    recipe = recorded_once("step")
     partitioned = b"""
         module @jit_evil { func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {
         %0 = stablehlo.custom_call @CustomSPMDPartitioning(%a) {backend_config = "139637976726528"}
@@ -435,7 +449,7 @@ def record(run_cli: RunCli, cache: Path, each_jax_python: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "program", "most"),
     [
-        ((), TRAIN, "--collect-only"),
+        pytest.param((), TRAIN, "--collect-only", marks=pytest.mark.slow),
         (("--devices", "8"), (WORKLOAD, "sharded"), "--collect-only=0"),
         pytest.param((), TRAIN, "--collect-only=0", marks=pytest.mark.slow),
     ],
@@ -456,12 +470,14 @@ def test_the_keys_are_those_of_a_full_run(
 
 
 def test_stubs_never_reach_the_cache(record: Any, cache: Path, script: Any) -> None:
-    recipe = record(script(LARGE + "large(np.ones(4, np.float32))"), options=("--collect-only",))
+    path = script(LARGE + "large(np.ones(4, np.float32))")
+    recipe = record(path, options=("--collect-only",))
     (large,) = [r for r in recipe.requests if r.module == "jit_large"]
     assert large.stubbed
     assert large.compile_seconds is None
     assert not list(cache.glob("jit_large-*"))
     assert not list(cache.glob("jit_zeros-*"))
+    assert {r.key for r in record(path).requests} == {r.key for r in recipe.requests}
 
 
 def test_captured_zeros_are_marked(record: Any, script: Any) -> None:
@@ -580,19 +596,16 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
     child.communicate(timeout=300)
 
 
-def dask_entries(directory: Path) -> set[str]:
-    return {p.name for p in directory.glob("*-cache")}
-
-
 def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
-    run_cli: RunCli, cluster: dict[str, Any], jax_python: str, tmp_path: Path
+    run_cli: RunCli,
+    cluster: dict[str, Any],
+    each_jax_python: str,
+    recorded_once: Any,
+    tmp_path: Path,
 ) -> None:
-    first, other, recipe = tmp_path / "first", tmp_path / "other", tmp_path / "some.recipe"
-    done = run_cli(
-        "warm", "-C", first, "--record", recipe, "--python", jax_python, WORKLOAD, "single"
-    )
-    assert done.returncode == 0, done.stderr
-    args = ("compile", recipe, "-C", other, "--used-at", first, "--python", jax_python)
+    recipe, other = recorded_once("single"), tmp_path / "other"
+    first = recipe.with_name("first")
+    args = ("compile", recipe, "-C", other, "--used-at", first, "--python", each_jax_python)
     compile_ = subprocess.Popen(
         [sys.executable, "-m", "jaxcache", *args, "--json", "--dask", cluster["address"]],
         env=clean_environment(tmp_path) | {"PYTHONWARNINGS": "default"},
@@ -601,14 +614,14 @@ def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
         text=True,
     )
     deadline = time.monotonic() + 120
-    while not (other.is_dir() and dask_entries(other)) and time.monotonic() < deadline:
+    while not (other.is_dir() and entries(other)) and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(cluster["pids"][0], signal.SIGKILL)
     output, errors = compile_.communicate(timeout=300)
     assert compile_.returncode == 0, errors
     summary = json.loads(output)["summary"]
     assert summary["written"] == summary["requested"] > 0
-    assert dask_entries(other) == dask_entries(first)
+    assert entries(other) == entries(first)
     # The cluster knows what is there: nothing is compiled again.
     again = run_cli(
         *args, "--json", "--dask", cluster["address"], env={"PYTHONWARNINGS": "default"}
@@ -616,20 +629,10 @@ def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
     assert json.loads(again.stdout)["summary"]["already_cached"] == summary["requested"]
 
 
-def test_a_scheduler_that_is_not_there(
-    run_cli: RunCli, jax_python: str, tmp_path: Path, script: Any
-) -> None:
-    recipe = tmp_path / "some.recipe"
-    path = script("import jax, numpy as np\njax.jit(lambda x: x + 1)(np.ones(2))")
-    run_cli("warm", "-C", tmp_path / "a", "--record", recipe, "--python", jax_python, path)
-    done = run_cli(
-        "compile",
-        recipe,
-        "--dask",
-        "tcp://127.0.0.1:9",
-        "--json",
-        env={"PYTHONWARNINGS": "default", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"},
-    )
+def test_a_scheduler_that_is_not_there(run_cli: RunCli, recorded_once: Any) -> None:
+    env = {"PYTHONWARNINGS": "default", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
+    words = ("compile", recorded_once("step"), "--dask", "tcp://127.0.0.1:9", "--json")
+    done = run_cli(*words, env=env)
     assert (done.returncode, json.loads(done.stderr.splitlines()[-1])["error"]["code"]) == (
         1,
         "no-cluster",
@@ -639,15 +642,14 @@ def test_a_scheduler_that_is_not_there(
 # What ``compile`` shows on a terminal while it works.
 
 
-def test_a_bar_counts_what_is_done(run_cli: RunCli, jax_python: str, tmp_path: Path) -> None:
-    (tmp_path / "step.py").write_text(STEP)
-    python = ("--python", jax_python)
-    record = ("--record", tmp_path / "step.recipe", tmp_path / "step.py")
-    done = run_cli("warm", "-C", tmp_path / "first", *python, *record)
-    assert done.returncode == 0, done.stderr
-    compile_ = ("compile", tmp_path / "step.recipe", "-C", tmp_path / "second")
+def test_a_bar_counts_what_is_done(
+    recorded_once: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    words = ("-C", tmp_path / "second", "--python", each_jax_python)
     terminal = Terminal(
-        [sys.executable, "-m", "jaxcache", *compile_, *python], home=tmp_path, width=150
+        [sys.executable, "-m", "jaxcache", "compile", recorded_once("step"), *words],
+        home=tmp_path,
+        width=150,
     )
     assert terminal.finish() == 0, terminal.text
     bar = re.compile(r"compiling .*?(\d+)/(\d+) ")
