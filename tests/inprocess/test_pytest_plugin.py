@@ -99,9 +99,19 @@ class Suite:
     def run(self, *options: str, code: int = 0, prefix: tuple[str, ...] = (), **env: str) -> Any:
         for path in self.directory.glob("own-*"):
             path.unlink()
-        command = [self._python, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers"]
+        without = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--strict-markers")
         done = sh(
-            [*prefix, *command, "-W", "error", *self._plugin, *options],
+            [
+                *prefix,
+                self._python,
+                "-m",
+                "pytest",
+                *without,
+                "-W",
+                "error",
+                *self._plugin,
+                *options,
+            ],
             env=self._env | env,
             cwd=self.directory,
         )
