@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from filelock import FileLock
@@ -371,6 +371,41 @@ def warm(run_cli: RunCli, cache: Path, each_jax_python: str) -> Callable[..., An
         return json.loads(done.stdout) if done.stdout else done.stderr
 
     return run
+
+
+class StepRuns(NamedTuple):
+    """``warm`` of ``STEP``, cold and then hot, with keys that do not contain the cache's path."""
+
+    directory: Path
+    """``cache``, the ``script.py``, and what ``--trace`` wrote: ``cold`` and ``hot``."""
+    cold: Any
+    hot: Any
+
+
+@pytest.fixture
+def step_runs(run_cli: RunCli, make_once: MakeOnce, each_jax_python: str) -> StepRuns:
+    """Two runs to look at, which all tests share."""
+    from warm_checks import STEP
+
+    def fill(directory: Path) -> None:
+        (directory / "script.py").write_text(STEP)
+        words = ("-C", directory / "cache", "--python", each_jax_python, "--fail-on-miss")
+        for number, name in enumerate(("cold", "hot")):
+            trace = ("--portable", "--trace", directory / name, directory / "script.py")
+            done = run_cli("warm", "--json", *words[: 4 + number], *trace)
+            assert done.returncode == 0, done.stderr
+            (directory / f"{name}.json").write_text(done.stdout)
+
+    index = find_jax_pythons().index(each_jax_python)
+    directory = make_once(f"step-runs-jax{index}", fill)
+    cold, hot = (json.loads((directory / f"{n}.json").read_text()) for n in ("cold", "hot"))
+    return StepRuns(directory, cold, hot)
+
+
+@pytest.fixture
+def step_cache(step_runs: StepRuns, cache: Path) -> Path:
+    """The test's own cache with the entries of ``STEP``, which runs with ``--portable`` hit."""
+    return Path(shutil.copytree(step_runs.directory / "cache", cache))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

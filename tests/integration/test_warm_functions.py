@@ -95,10 +95,10 @@ def test_every_kind_is_accounted_for(warm: Warm, script: Any) -> None:
     assert [f for f in functions if "shard" in f]
 
 
-def test_a_storm_is_named(warm: Warm, script: Any, run_cli: Any, cache: Any) -> None:
+def test_a_storm_is_named(warm: Warm, script: Any) -> None:
     path = script(
         """
-        import jax, numpy as np
+        import functools, jax, numpy as np
         @jax.jit
         def step(x, scale):
             return x.sum() * scale
@@ -109,21 +109,6 @@ def test_a_storm_is_named(warm: Warm, script: Any, run_cli: Any, cache: Any) -> 
             return x
         for _ in range(20):
             steady(np.ones(3))
-        """
-    )
-    document = warm(path)
-    functions = {f["function"]: f for f in document["functions"]}
-    assert functions["step"]["signatures"] == 12
-    assert functions["step"]["varies"] == ["axis 1 of x (1, 2, 3, 4, 5, 6, …)"]
-    assert functions["steady"]["signatures"] == 1
-    recompile_notes = [n for n in document["notes"] if "step" in n]
-    assert recompile_notes == ["`step` has 12 programs: axis 1 of x (1, 2, 3, 4, 5, 6, …) varies"]
-
-
-def test_static_arguments_that_vary(warm: Warm, script: Any) -> None:
-    path = script(
-        """
-        import functools, jax, numpy as np
         @functools.partial(jax.jit, static_argnums=1)
         def power(x, n):
             return x ** n
@@ -132,7 +117,13 @@ def test_static_arguments_that_vary(warm: Warm, script: Any) -> None:
         """
     )
     document = warm(path)
-    (power,) = [f for f in document["functions"] if f["function"] == "power"]
+    functions = {f["function"]: f for f in document["functions"]}
+    assert (functions["step"]["signatures"], functions["step"]["kind"]) == (12, "jit")
+    assert functions["step"]["varies"] == ["axis 1 of x (1, 2, 3, 4, 5, 6, …)"]
+    assert functions["steady"]["signatures"] == 1
+    recompile_notes = [n for n in document["notes"] if "step" in n]
+    assert recompile_notes == ["`step` has 12 programs: axis 1 of x (1, 2, 3, 4, 5, 6, …) varies"]
+    power = functions["power"]
     assert (power["signatures"], power["compiles"]) == (1, 11)
     assert any("`power` has 11 programs" in n and "static" in n for n in document["notes"])
 
@@ -215,10 +206,10 @@ models.draw(jax.random.key(0), jnp.ones(4, jnp.bfloat16))
 models.Net.wide(jnp.ones((2, 3), bool), (1.0, jnp.ones((), jnp.int8)))
 models.held(jax.device_put(jnp.ones(3), jax.devices()[0]))
 """
-#: The arguments of each function, as ``--args`` reads them.
-TABLES = {
-    "models:step": 'args = ["f32[8, 128]"]',
-    "models:scaled": 'args = ["float32[8]", 3]\nstatic = { flag = true }',
+#: The arguments of a function, as ``--args`` reads them, or as the command line has them.
+ARGUMENTS: dict[str, str | tuple[str, ...]] = {
+    "models.py:step": ("--arg", "f32[8,128]"),
+    "models:scaled": ("--arg", "f32[8]", "--arg", "3", "--static", "flag=True"),
     "models:plain": """
 args = [{ "$call" = { function = "models:init", static = { width = 4 } } }, "f32[2,4]", 0.5]
 static = { train = true }
@@ -248,32 +239,22 @@ def test_a_plain_call_hits_what_was_compiled_without_it(
     call: Call, warm: Warm, script: Any, tmp_path: Path
 ) -> None:
     keys = {}
-    for function, table in TABLES.items():
-        (tmp_path / "args.toml").write_text(table)
-        document = call(function, "--args", "args.toml")
+    for function, arguments in ARGUMENTS.items():
+        if isinstance(arguments, str):
+            (tmp_path / "args.toml").write_text(arguments)
+            arguments = ("--args", "args.toml")
+        document = call(function, *arguments)
         assert outcomes(document) == {("written", "not-in-cache")}
-        keys |= {m["module"]: m["key"] for m in document["modules"]}
+        (row,) = document["modules"]
+        assert row["function"] in function
+        keys[row["module"]] = row["key"]
     assert sorted(keys) == sorted(MODULES)
+    call("models:step", "--arg", "x=f64[8,128]", "--fail-on-miss")  # no 64 bits without x64
+    call("models:held", "--arg", "f32[3]", "--fail-on-miss", code=1)  # another key
     ran = warm(script(CALLS))
     for name in MODULES:
         row = only(ran, name)
         assert (row["outcome"], row["key"]) == ("hit", keys[name]), name
-
-
-def test_on_the_command_line(call: Call, warm: Warm, script: Any, tmp_path: Path) -> None:
-    call("models.py:step", "--arg", "f32[8,128]")
-    call("models:step", "--arg", "x=f64[8,128]", "--fail-on-miss")  # no 64 bits without x64
-    call("models:scaled", "--arg", "f32[8]", "--arg", "3", "--static", "flag=True")
-    call("models:held", "--committed", "--arg", "f32[3]")
-    call("models:held", "--arg", "f32[3]", "--fail-on-miss", code=1)  # another key
-    (tmp_path / "plain.toml").write_text(
-        'args = [{ w = "f32[4,4]", b = "f32[4]" }, "f32[2,4]", 0.5]\nstatic = { train = true }\n'
-    )
-    document = call("models:plain", "--args", "plain.toml")
-    assert only(document, "jit_plain")["function"] == "plain"
-    ran = warm(script(CALLS))
-    hits = {m["module"] for m in ran["modules"] if m["outcome"] == "hit"}
-    assert {"jit_step", "jit_scaled", "jit_held", "jit_plain"} <= hits
 
 
 def test_mistakes_are_said(call: Call, tmp_path: Path) -> None:

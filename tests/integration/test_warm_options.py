@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, jax_version
+from conftest import RunCli, StepRuns, jax_version
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
 from jaxcache.cache.ledger.segments import Ledger
@@ -31,11 +31,16 @@ assert value == 56
 """
 
 
-def test_fail_on_miss_stands_alone(warm: Warm, script: Any, run_cli: RunCli, cache: Path) -> None:
+def test_fail_on_miss_stands_alone(
+    warm: Warm, script: Any, run_cli: RunCli, cache: Path, each_jax_python: str
+) -> None:
     path = script(STEP)
-    document = warm(path, options=("--fail-on-miss",), code=1)
+    command = ("warm", "-C", cache, "--python", each_jax_python, "--fail-on-miss")
+    failed = run_cli(*command, path)
+    told = "All is cached now, so the next run with this cache hits; with --no-write it would fail"
+    assert (failed.returncode, told in failed.stderr) == (1, True)
+    document = warm(path, "--fail-on-miss", "is", "the", "script's", options=("--fail-on-miss",))
     assert document["script_exit_code"] == 0
-    warm(path, "--fail-on-miss", "is", "the", "script's", options=("--fail-on-miss",))
     warm(script(STEP.replace("sin", "cos")), options=("--fail-on-miss", "1"))
     warm(script(STEP.replace("sin", "tan")), options=("--fail-on-miss=0.0001s",), code=1)
     done = run_cli("warm", "-C", cache, "--fail-on-miss=often", path)
@@ -43,15 +48,15 @@ def test_fail_on_miss_stands_alone(warm: Warm, script: Any, run_cli: RunCli, cac
     assert not list(cache.glob("jit_often*"))
 
 
-def test_the_ledger_learns(warm: Warm, script: Any, cache: Path) -> None:
-    path = script(STEP)
-    first, second = warm(path), warm(path)
-    ledger = Ledger.load(open_store(str(cache)))
+def test_the_ledger_learns(step_runs: StepRuns) -> None:
+    first, second = step_runs.cold, step_runs.hot
+    ledger = Ledger.load(open_store(str(step_runs.directory / "cache")))
     row = only(first, "jit_step")
     record = ledger.record(row["key"])
     assert record is not None
     assert record.compile_seconds == pytest.approx(row["compile_seconds"], abs=1e-5)
-    assert (record.script, record.function, record.hits) == (str(path), "step", 1)
+    path = str(step_runs.directory / "script.py")
+    assert (record.script, record.function, record.hits) == (path, "step", 1)
     (process,) = first["processes"]
     assert (record.jax_version, record.jaxlib_version) == (process["jax"], process["jaxlib"])
     assert record.platform_version
@@ -95,20 +100,24 @@ def test_a_cache_that_learns_nothing_still_warms(warm: Warm, script: Any, cache:
 def test_check_compares_with_the_entries(
     warm: Warm, script: Any, run_cli: RunCli, cache: Path, each_jax_python: str
 ) -> None:
-    path = script(STEP + "print('ran')")
+    scan = "jax.jit(lambda x: jax.lax.scan(lambda c, row: (c + row, c), x[0], x))(jnp.ones((8, 8)))"
+    path = script(f"{STEP}{scan}\nprint('ran')")
     document = warm(path, options=("--check", "--fail-on-miss"), code=None)
-    version = tuple(map(int, document["processes"][0]["jax"].split(".")[:3]))
+    version = jax_version(each_jax_python)
     if version < (0, 9, 1):
         assert outcomes(document) == {("hit", "in-cache")}
         pytest.skip("JAX before 0.9.1 compares nothing")
-    assert outcomes(document) <= {
-        ("skipped", "verified"),
-        ("skipped", "same-hlo"),
-        ("error", "not-deterministic"),
-    }
+    same = {("skipped", "verified"), ("skipped", "same-hlo")}
+    assert outcomes(document) <= {*same, ("error", "not-deterministic")}
     assert document["script_exit_code"] == 0
-    page = run_cli("warm", "--check", "-C", cache, "--python", each_jax_python, path).stderr
-    assert re.search(r"^\d+ (verified|same-hlo|not-deterministic)\b.* of \d+ compiles", page, re.M)
+    check = ("run", "--check", "--fail-on-miss", "-C", cache, "--", each_jax_python, path)
+    page = run_cli(*check, env={"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"})
+    counted = r"^\d+ (verified|same-hlo|not-deterministic)\b.* of \d+ compiles"
+    assert re.search(counted, page.stderr, re.M)
+    if version >= (0, 10):  # on CPU it compares programs
+        assert outcomes(document) <= same
+        assert any("the same optimized HLO" in m["detail"] for m in document["modules"])
+        assert page.returncode == 0
 
 
 def test_an_executable_that_differs_is_named(warm: Warm, script: Any) -> None:
@@ -145,15 +154,12 @@ def test_jax_writes_a_checksum_into_every_entry(
     assert {entry["sealed"] for entry in listed} == {True}
 
 
-def test_trace_opens_in_perfetto(warm: Warm, script: Any, tmp_path: Path) -> None:
-    path = script(STEP)
+def test_trace_opens_in_perfetto(step_runs: StepRuns) -> None:
     for name, expected in (
         ("cold", ["trace", "lower", "compile", "write"]),
         ("hot", ["trace", "lower", "retrieve"]),
     ):
-        file = tmp_path / f"{name}.json"
-        warm(path, options=("--trace", str(file)))
-        events = json.loads(file.read_text())["traceEvents"]
+        events = json.loads((step_runs.directory / name).read_text())["traceEvents"]
         step = [e for e in events if e["ph"] == "X" and e["name"].endswith(" jit_step")]
         assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in step)
         assert [e["cat"] for e in sorted(step, key=lambda e: e["ts"])] == expected
@@ -254,26 +260,16 @@ def test_portable_keys_hit_in_another_directory(
     assert any("XLA_CACHES=none" in note for note in portable["notes"])
     assert run_cli("copy", tmp_path / "here", tmp_path / "there").returncode == 0
     report("there", "--portable", "--fail-on-miss")
-    by_hand = run_cli(
-        "run",
-        "-C",
-        tmp_path / "there",
-        "--fail-on-miss",
-        "--",
-        jax_python,
-        path,
-        env={
-            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        },
-    )
-    assert by_hand.returncode == 0, by_hand.stderr
     report("recorded", "--record", str(recipe))
     compiled = run_cli(
         "compile", recipe, "--portable", "-C", tmp_path / "made", "--python", jax_python
     )
     assert compiled.returncode == 0, compiled.stderr
-    report("made", "--portable", "--fail-on-miss")
+    names = ("ENABLE_XLA_CACHES", "none"), ("MIN_COMPILE_TIME_SECS", "0")
+    env = {f"JAX_PERSISTENT_CACHE_{name}": value for name, value in names}
+    hot = ("run", "-C", tmp_path / "made", "--fail-on-miss", "--", jax_python, path)
+    by_hand = run_cli(*hot, env=env)
+    assert by_hand.returncode == 0, by_hand.stderr
 
 
 def test_quiet_prints_the_keys(
@@ -288,19 +284,17 @@ def test_quiet_prints_the_keys(
 
 
 @pytest.mark.parametrize("live", [False, True])
+@pytest.mark.usefixtures("step_cache")
 def test_contents_that_the_environment_lets_jax_check(
-    warm: Warm, script: Any, each_jax_python: str, live: bool
+    warm: Warm, step_runs: StepRuns, each_jax_python: str, live: bool
 ) -> None:
     if jax_version(each_jax_python) < (0, 10):
         pytest.skip("this JAX does not compare executables")
-    path = script(STEP)
-    warm(path)
-    options = ("--live",) if live else ()
+    options = ("--portable", "--live") if live else ("--portable",)
     env = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "1"}
-    assert only(warm(path, options=options, env=env), "jit_step")["reason"] in (
-        "verified",
-        "same-hlo",
-    )
+    # The executable has the path of its source.
+    document = warm(step_runs.directory / "script.py", options=options, env=env)
+    assert only(document, "jit_step")["reason"] in ("verified", "same-hlo")
 
 
 def test_metadata_in_keys_is_named(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, clean_environment, jax_version
+from conftest import RunCli, StepRuns, clean_environment, jax_version
 from processes import sh
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
@@ -35,48 +35,21 @@ def run_changed(warm: Warm, script: Any, before: str, **kw: Any) -> dict[str, An
     return document
 
 
-def test_hit_and_written(warm: Warm, script: Any) -> None:
-    first, second = (run_changed(warm, script, "") for _ in range(2))
-    assert outcomes(first) == {("written", "not-in-cache")}
-    assert outcomes(second) == {("hit", "in-cache")}
-    row = only(second, "jit_step")
-    assert row["retrieval_seconds"] > 0
-    saved = (m["compile_seconds"] - m["retrieval_seconds"] for m in second["modules"])
-    assert second["summary"]["saved_seconds"] == pytest.approx(sum(saved))
-
-
-def test_a_run_that_fails_for_misses_says_that_a_retry_passes(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
-) -> None:
-    command = ("warm", "-C", cache, "--python", each_jax_python, "--fail-on-miss", script(STEP))
-    failed, retried = run_cli(*command), run_cli(*command)
-    assert (failed.returncode, retried.returncode) == (1, 0)
-    told = "All is cached now, so the next run with this cache hits; with --no-write it would fail"
-    assert told in failed.stderr
-
-
-def test_without_writing_a_retry_fails_again(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
-) -> None:
-    command = ("warm", "-C", cache, "--python", each_jax_python, "--fail-on-miss", "--no-write")
-    for _ in range(2):
-        done = run_cli(*command, "--json", script(STEP))
-        document = json.loads(done.stdout)
-        assert_counts_are_jax_own(document)
-        assert outcomes(document) == {("skipped", "no-write")}
-        assert done.returncode == 1
+def test_without_writing_a_retry_fails_again(warm: Warm, script: Any, cache: Path) -> None:
+    document = warm(script(STEP), options=("--fail-on-miss", "--no-write"), code=1)
+    assert_counts_are_jax_own(document)
+    assert outcomes(document) == {("skipped", "no-write")}
     assert not list(cache.rglob("*"))
 
 
 def test_a_damaged_entry_that_was_replaced_is_written(
-    warm: Warm, script: Any, each_jax_python: str, cache: Path
+    warm: Warm, script: Any, each_jax_python: str, step_cache: Path
 ) -> None:
-    path = script(STEP)
-    if version_in(warm(path)) < (0, 4, 31):
+    if jax_version(each_jax_python) < (0, 4, 31):
         pytest.skip("the live layer knows no JAX before 0.4.31")
-    (entry,) = cache.glob("jit_step-*-cache")
+    (entry,) = step_cache.glob("jit_step-*-cache")
     entry.write_bytes(entry.read_bytes()[:-20])
-    document = warm(path, options=("--live",))
+    document = warm(script(STEP), options=("--portable", "--live"))
     assert outcomes(document, "jit_step") == {("written", "replaced")}
     assert document["summary"]["written"] == 1
 
@@ -90,6 +63,55 @@ def test_a_miss_of_jax_own_operation_has_a_row_beside_hits(
     run_cli(*command)
     (row,) = (x for x in run_cli(*command, "1").stderr.splitlines() if x.startswith("jit_"))
     assert row.split()[:2] == ["jit_kron", "written"]
+
+
+#: A function by its name: what makes it fare otherwise, and what becomes of it.
+REASONS = {
+    "second": ("distributed.global_state.process_id = 1", ("skipped", "not-process-0", "")),
+    "keyless": ("cache_key.get = refuse_key", ("uncacheable", "key-failed", "no key today")),
+    "f" * 230: ("", ("uncacheable", "name-too-long", "")),
+    "full": ("pathlib.Path.write_bytes = fill", ("error", "write-error", "No space left")),
+    "unlucky": (
+        "compiler.backend_compile = compiler.backend_compile_and_load = fail",
+        ("error", "compile-failed", "no compiler today"),
+    ),
+    "healthy": ("", ("written", "not-in-cache", "")),
+}
+REASONING = """
+import contextlib, errno, pathlib
+import jax, numpy as np
+from jax._src import cache_key, compiler, distributed
+try:
+    from jax.errors import JaxRuntimeError as Error
+except ImportError:
+    from jaxlib.xla_extension import XlaRuntimeError as Error
+def refuse_key(*args, **kwargs):
+    raise Error("no key today")
+def fill(self, data):
+    raise OSError(errno.ENOSPC, "No space left on device")
+def fail(*args, **kwargs):
+    raise ValueError("no compiler today")
+get, compile_, write = cache_key.get, dict(vars(compiler)), pathlib.Path.write_bytes
+def restore():
+    cache_key.get, pathlib.Path.write_bytes = get, write
+    vars(compiler).update(compile_)
+    distributed.global_state.process_id = 0
+x = np.ones(3, np.float32)
+"""
+
+
+def test_each_reason_in_one_program(warm: Warm, script: Any) -> None:
+    parts = [
+        f"{change}\n@jax.jit\ndef {name}(x): return x + {number}\n"
+        f"with contextlib.suppress(ValueError): {name}(x)\nrestore()\n"
+        for number, (name, (change, _)) in enumerate(REASONS.items())
+    ]
+    document = warm(script(REASONING + "".join(parts)), env=LENIENT, code=1)  # not all is cached
+    assert_counts_are_jax_own(document)
+    for name, (_, (outcome, reason, detail)) in REASONS.items():
+        row = only(document, f"jit_{name}")
+        assert (row["outcome"], row["reason"]) == (outcome, reason), name
+        assert detail in (row["detail"] or ""), name
 
 
 def test_skipped_for_the_time(warm: Warm, script: Any) -> None:
@@ -112,14 +134,7 @@ def test_skipped_for_the_cap(warm: Warm, script: Any) -> None:
     assert outcomes(document) == {("skipped", "over-cap")}
 
 
-def test_skipped_because_it_is_not_process_0(warm: Warm, script: Any) -> None:
-    document = run_changed(
-        warm, script, "from jax._src import distributed as d; d.global_state.process_id = 1"
-    )
-    assert outcomes(document) == {("skipped", "not-process-0")}
-
-
-def test_uncacheable_host_callbacks(warm: Warm, script: Any) -> None:
+def test_uncacheable_host_callbacks(warm: Warm, script: Any, each_jax_python: str) -> None:
     path = script(
         """
         import jax, numpy as np
@@ -130,13 +145,12 @@ def test_uncacheable_host_callbacks(warm: Warm, script: Any) -> None:
         call(np.ones(3, np.float32)).block_until_ready()
         """
     )
-    document = warm(path)
+    cacheable = jax_version(each_jax_python) >= (0, 11)
+    document = warm(path, options=("--strict",), code=0 if cacheable else 1)
     assert_counts_are_jax_own(document)
-    cacheable = version_in(document) >= (0, 11)
     assert outcomes(document, "jit_call") == {
         ("written", "not-in-cache") if cacheable else ("uncacheable", "host-callbacks")
     }
-    assert warm(path, options=("--strict",), code=0 if cacheable else 1)
 
 
 def test_uncacheable_platform(warm: Warm, script: Any) -> None:
@@ -170,16 +184,9 @@ def test_the_exit_code_survives_a_reader_that_has_gone(
     (tmp_path / "run.py").write_text("import jax; jax.jit(lambda x: x + 1)(1)\n")
     command = [sys.executable, "-m", "jaxcache", "warm", "--no-write", "--fail-on-miss"]
     command += ["-C", str(cache), "--python", jax_python, "run.py"]
-    for sink in ("head -c 0", "cat"):
-        line = f"{shlex.join(command)} 2>&1 | {sink}; exit ${{PIPESTATUS[0]}}"
-        done = subprocess.run(
-            ["bash", "-c", line],
-            env=clean_environment(tmp_path),
-            cwd=tmp_path,
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 1, sink
+    line = f"{shlex.join(command)} 2>&1 | head -c 0; exit ${{PIPESTATUS[0]}}"
+    done = sh(["bash", "-c", line], env=clean_environment(tmp_path), cwd=tmp_path)
+    assert done.returncode == 1
 
 
 def test_operations_of_jax_are_one_line_where_there_is_no_directory(
@@ -195,60 +202,20 @@ def test_operations_of_jax_are_one_line_where_there_is_no_directory(
     assert rows[0].endswith("no cache directory")
 
 
-def test_uncacheable_when_the_key_cannot_be_made(warm: Warm, script: Any) -> None:
-    document = run_changed(
-        warm,
-        script,
-        """
-from jax._src import cache_key
-try:
-    from jax.errors import JaxRuntimeError as Error
-except ImportError:
-    from jaxlib.xla_extension import XlaRuntimeError as Error
-def get(*args, **kwargs):
-    raise Error("no key today")
-cache_key.get = get
-""",
-    )
-    assert outcomes(document) == {("uncacheable", "key-failed")}
-    assert "no key today" in only(document, "jit_step")["detail"]
-
-
-def test_uncacheable_because_of_a_long_name(warm: Warm, script: Any) -> None:
-    name = "f" * 230
-    document = run_changed(
-        warm, script, f"exec('@jax.jit\\ndef {name}(x): return x + 1'); {name}(1.0)"
-    )
-    assert outcomes(document, f"jit_{name}") == {("uncacheable", "name-too-long")}
-
-
+@pytest.mark.parametrize("raises", [False, True])
 def test_error_of_a_rotten_entry_that_jax_leaves_in_place(
-    warm: Warm, script: Any, cache: Path
+    warm: Warm, script: Any, step_runs: StepRuns, step_cache: Path, raises: bool
 ) -> None:
-    key = only(run_changed(warm, script, ""), "jit_step")["key"]
-    (path,) = (p for p in cache.iterdir() if p.name in (key, f"{key}-cache"))
+    key = only(step_runs.cold, "jit_step")["key"]
+    (path,) = (p for p in step_cache.iterdir() if p.name in (key, f"{key}-cache"))
     path.write_bytes(b"rotten")
-    for _ in range(2):
-        document = run_changed(warm, script, "", code=1)  # it was not cached
-        assert outcomes(document, "jit_step") == {("error", "read-error")}
+    setting = f"jax.config.update('jax_raise_persistent_cache_errors', {raises})"
+    options = ("--portable",)
+    document = run_changed(warm, script, setting, options=options, code=1)  # it was not cached
+    assert outcomes(document, "jit_step") == {("error", "read-error")}
+    if not raises:
         assert only(document, "jit_step")["counted"] == "miss"
-    assert path.read_bytes() == b"rotten"
-
-
-def test_error_of_a_write_that_fails(warm: Warm, script: Any, cache: Path) -> None:
-    document = run_changed(
-        warm,
-        script,
-        """
-import errno, pathlib
-def write_bytes(self, data):
-    raise OSError(errno.ENOSPC, "No space left on device")
-pathlib.Path.write_bytes = write_bytes
-""",
-        code=1,  # nothing was cached
-    )
-    assert outcomes(document) == {("error", "write-error")}
-    assert "No space left" in only(document, "jit_step")["detail"]
+        assert path.read_bytes() == b"rotten"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount")
@@ -297,40 +264,6 @@ def test_a_disk_without_room_keeps_no_program_from_running(
     assert done.stdout.splitlines() == ["6.0", "run 7", "6.0", "warm 7"], done.stderr
     assert f"could not be recorded in {point}/work/cache: its disk is full" in done.stderr
     assert "p.recipe was not written" in done.stderr
-
-
-def test_error_of_a_compile_that_fails(warm: Warm, script: Any) -> None:
-    path = script(
-        STEP
-        + """
-from jax._src import compiler
-def fail(*args, **kwargs):
-    raise ValueError("no compiler today")
-for name in ("backend_compile", "backend_compile_and_load"):
-    setattr(compiler, name, fail)
-@jax.jit
-def unlucky(x):
-    return x + 1
-try:
-    unlucky(x=1.0)
-except ValueError as error:
-    print(error)
-"""
-    )
-    document = warm(path, env=LENIENT)
-    assert_counts_are_jax_own(document)
-    assert outcomes(document, "jit_unlucky") == {("error", "compile-failed")}
-    assert "no compiler today" in only(document, "jit_unlucky")["detail"]
-    assert outcomes(document, "jit_step") == {("written", "not-in-cache")}
-
-
-def test_errors_that_jax_is_told_to_raise(warm: Warm, script: Any, cache: Path) -> None:
-    key = only(run_changed(warm, script, ""), "jit_step")["key"]
-    (path,) = (p for p in cache.iterdir() if p.name in (key, f"{key}-cache"))
-    path.write_bytes(b"rotten")
-    before = "jax.config.update('jax_raise_persistent_cache_errors', True)"
-    document = run_changed(warm, script, before, code=1)
-    assert outcomes(document, "jit_step") == {("error", "read-error")}
 
 
 # What a report says of savings, writers, directories and settings is so.

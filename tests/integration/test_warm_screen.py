@@ -46,7 +46,7 @@ SLOW = """
 import jax, jax.numpy as jnp
 @jax.jit
 def slow(x):
-    for i in range(100):
+    for i in range(60):
         x = jnp.sin(x) @ jnp.cos(x) + i
     return x
 lowered = slow.lower(jnp.ones((8, 8)))
@@ -100,19 +100,15 @@ def test_the_screen_says_why_each_function_was_compiled(
     (row,) = [line for line in warm(str(path), "16", "1") if line.startswith("jit_step")]
     assert row.endswith("x float32[8,8] (weak) → float32[16,16] (weak)"), row
     assert " 0.0 s" not in row
-    (row,) = [line for line in warm(str(path), "16", "3") if line.startswith("jit_step")]
-    assert row.endswith("1 → 3"), row
+    words = ("-C", cache, "--json", "--python", each_jax_python, str(path), "16", "3")
+    modules = json.loads(run_cli("warm", *words).stdout)["modules"]
+    causes = {m["module"]: m["cause"] for m in modules}
+    assert causes["jit_step"].endswith("1 → 3")
+    assert all(m["cause"] is None for m in modules if m["outcome"] == "hit")
     again = warm("--all", str(path), "16", "3")
     assert (again[0].split()[0], "retrieved in" in "".join(again)) == (again[0].split()[2], True)
     assert len([line for line in again if line.startswith("jit_")]) > 1
     assert not [line for line in again if line.startswith("and ")]
-    report = run_cli(
-        "warm", "-C", cache, "--json", "--python", each_jax_python, str(path), "4", "3"
-    )
-    modules = json.loads(report.stdout)["modules"]
-    said = {m["module"]: m["cause"] for m in modules}
-    assert said["jit_step"].startswith("x float32[")
-    assert all(m["cause"] is None for m in modules if m["outcome"] == "hit")
 
 
 def test_80_columns_show_the_point_of_a_reason(
@@ -150,7 +146,7 @@ def test_ctrl_c_lists_the_compile_that_was_running(
         told = child.stderr if word == "explain" else child.stdout
         assert told is not None
         assert "compiling\n" in iter(told.readline, "")
-        time.sleep(1)  # now XLA compiles
+        time.sleep(0.5)  # now XLA compiles
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does
         said, shown = child.communicate(timeout=180)
     finally:
@@ -329,21 +325,6 @@ def test_run_collects(
     done = run_cli("run", "--json", "-C", cache, "--record", recipe, "--collect-only=0", *command)
     assert done.returncode == 0, done.stderr
     assert outcomes(json.loads(done.stdout), "jit_step") == {("skipped", "collected")}
-
-
-def test_a_check_on_cpu_compares_programs(
-    run_cli: RunCli, cache: Path, each_jax_python: str
-) -> None:
-    if jax_version(each_jax_python) < (0, 10):
-        pytest.skip("this JAX compares nothing")
-    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    example = (REPOSITORY / "examples" / "train.py", "--layers", "1", "--width", "32")
-    command = ("--", each_jax_python, *example, "--lengths", "8")
-    done = run_cli("run", "--json", "-C", cache, "--check", "--fail-on-miss", *command, env=env)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert outcomes(document) <= {("skipped", "verified"), ("skipped", "same-hlo")}
-    assert any("the same optimized HLO" in m["detail"] for m in document["modules"])
 
 
 def test_what_no_cache_can_serve_may_be_excepted(
