@@ -59,7 +59,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("nn.gelu", "nn.relu", {}, "code"),
         ("ROWS = 8", "ROWS = 16", {}, "argument-shape"),
-        ("STEPS = 2", "STEPS = 3", {}, "static-argument"),
+        pytest.param("STEPS = 2", "STEPS = 3", {}, "static-argument", marks=pytest.mark.slow),
         ("STEPS = 2", "STEPS = 2", FLAG, "flag"),
     ],
     ids=["activation", "shape", "static", "flag"],

@@ -167,13 +167,13 @@ def test_jax_does_not_mind_our_directory(each_jax_python: str, tmp_path: Path, r
 
 
 @pytest.mark.parametrize("cap", ["-1", "1000000000"])
-def test_beside_a_running_jax(cache: Cache, spawn_cli, cap: str) -> None:
+def test_beside_a_running_jax(cache: Cache, run_cli, cap: str) -> None:
     """JAX reads and writes in a loop while entries are sealed, broken and put away."""
     if cap != "-1" and not cache.has_filelock():
         pytest.skip("JAX's Python has no filelock, which a size cap takes")
     env = cache.environment(JAX_COMPILATION_CACHE_MAX_SIZE=cap, LOOP="1")
     if cap != "-1":
-        assert spawn_cli("verify", "-C", cache.path, "--fix", "--atimes").returncode == 0
+        assert run_cli("verify", "-C", cache.path, "--fix", "--atimes").returncode == 0
     process = subprocess.Popen(
         [cache.python, PROGRAM],
         env=env,
@@ -184,14 +184,14 @@ def test_beside_a_running_jax(cache: Cache, spawn_cli, cap: str) -> None:
     )
     assert process.stdout and process.stdout.readline() == "looping\n"
     broken = cache.path / f"jit_broken-{'0' * 64}-cache"
-    for level in (1, 9, 3, 19):
+    for level in (1, 19):
         # With its date, or a capped JAX before 0.11.2 would stop writing by itself.
         broken.with_name(broken.name.replace("-cache", "-atime")).write_bytes(bytes(8))
         broken.write_bytes(b"")
         os.utime(broken, (LONG_AGO, LONG_AGO))
-        done = spawn_cli("seal", "-C", cache.path, "--recompress", str(level), "--json")
+        done = run_cli("seal", "-C", cache.path, "--recompress", str(level), "--json")
         assert {p["kind"] for p in json.loads(done.stdout)["problems"]} <= {"empty"}
-        done = spawn_cli("verify", "-C", cache.path, "--fix", "--json")
+        done = run_cli("verify", "-C", cache.path, "--fix", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert not broken.exists()
     out, err = process.communicate("stop\n", timeout=120)
