@@ -38,8 +38,8 @@ with warnings.catch_warnings(record=True) as caught:
         threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
         float(jax.jit(loss)(x)), jax.jit(step)(x).block_until_ready()
         before = hits()
-        print("looping", flush=True)
         while not stop.is_set():
+            print("looping", flush=True)
             # Read two entries and write one that was never there.
             jax.clear_caches()
             jax.jit(step)(x).block_until_ready()

@@ -462,6 +462,7 @@ def use(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> Use:
             ("without", "--xla_tpu_x=1"),
             "unset LIBTPU_INIT_ARGS",
             id="libtpu",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
@@ -476,6 +477,7 @@ def use(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> Use:
             ("without", "1"),
             "unset JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY",
             id="metadata",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"JAX_NUM_CPU_DEVICES": "3"},

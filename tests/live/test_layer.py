@@ -122,8 +122,16 @@ def server() -> Iterator[S3Server]:
         yield running
 
 
-@pytest.mark.parametrize("place", ["there", "refuses"])
-@pytest.mark.parametrize("how", ["fork", "os.fork", "forkserver"])
+@pytest.mark.parametrize(
+    ("how", "place"),
+    [
+        *(("fork", "there"), ("os.fork", "refuses"), ("forkserver", "there")),
+        *(
+            pytest.param(how, place, marks=pytest.mark.slow)
+            for how, place in (("fork", "refuses"), ("os.fork", "there"), ("forkserver", "refuses"))
+        ),
+    ],
+)
 def test_a_forked_child_leaves_the_bucket_to_its_parent(
     jax_python: str, server: S3Server, tmp_path: Path, how: str, place: str
 ) -> None:

@@ -18,6 +18,7 @@ from jaxcache.core.system import available_cores
 from jaxcache.live.frame import DamagedEntryError, decode
 from live.conftest import PROGRAM, RunLive, entries, live_environment
 from live.loading_ahead import MANY, ON, OTHER_OPTION, START, records, write_record
+from live.test_preload import loads
 from live.test_start_methods import DISTRIBUTED, KERNEL
 
 pytestmark = pytest.mark.jax
@@ -39,24 +40,24 @@ def test_damaged_entries_are_compiled_again_and_replaced(
     assert run_ahead(wait=first["written"])["preload_used"] == first["written"]
 
 
-@pytest.mark.parametrize(
-    "fault", ["writable", "damaged", "of another script", "of another version"]
-)
 def test_a_record_counts_only_if_this_user_alone_wrote_it(
-    run_ahead: RunLive, tmp_path: Path, fault: str
+    run_ahead: RunLive, tmp_path: Path
 ) -> None:
     run_ahead()
     (path,) = records(tmp_path / "cache")
-    if fault == "writable":
-        path.chmod(0o666)
-    elif fault == "damaged":
-        path.write_bytes(path.read_bytes()[:-1])
-    elif fault == "of another version":
-        write_record(path, b'{"loads": []}')
-    else:
-        path.rename(path.with_name("0" * 16))
-    ran = run_ahead()
-    assert (ran["preloaded"], ran["misses"], ran["troubles"]) == (0, 0, 0)
+    good = loads(tmp_path / "cache")
+    faults: dict[str, Callable[[], object]] = {
+        "writable": lambda: path.chmod(0o666),
+        "damaged": lambda: path.write_bytes(path.read_bytes()[:-1]),
+        "of another version": lambda: write_record(path, b'{"loads": []}'),
+        "of another script": lambda: path.rename(path.with_name("0" * 16)),
+    }
+    for fault, damage in faults.items():
+        damage()
+        ran = run_ahead()
+        assert (ran["preloaded"], ran["misses"], ran["troubles"]) == (0, 0, 0), fault
+        path.with_name("0" * 16).unlink(missing_ok=True)
+        assert (loads(tmp_path / "cache"), path.stat().st_mode & 0o022) == (good, 0), fault
     assert run_ahead(wait=1)["preloaded"] > 0  # that run has written a good one
 
 
