@@ -161,11 +161,9 @@ def _usage_error(error: Exception) -> JaxcacheError:
         message = f"No such option: {option}"
         if near := get_close_matches(option, similar, 1, cutoff=0.7):
             hint = f"did you mean {near[0]}?"
-    elif getattr(error, "option_name", None) == "--unused-for" and any(
-        "--filter" in p.opts
-        for p in context.command.params  # type: ignore[union-attr]
-    ):
-        hint = "write --filter 'unused>7d' for what was not used for 7 days"
+    elif context and getattr(error, "option_name", None) == "--unused-for":
+        if any("--filter" in p.opts for p in context.command.params):
+            hint = "write --filter 'unused>7d' for what was not used for 7 days"
     return JaxcacheError(
         message.rstrip("."),
         code="usage",

@@ -41,6 +41,13 @@ def test_an_unknown_command_gets_a_hint(run_cli: RunCli, words: tuple[str, ...],
     assert f"hint: {hint}" in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--unused-for", "--max-size", "-C"])
+def test_an_option_without_its_value_is_named(run_cli: RunCli, option: str) -> None:
+    done = run_cli("prune", option)
+    assert done.returncode == 2
+    assert done.stderr == f"jaxcache: Option '{option}' requires an argument [usage]\n"
+
+
 @pytest.mark.parametrize(
     "words",
     [
