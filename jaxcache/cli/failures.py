@@ -162,8 +162,10 @@ def _usage_error(error: Exception) -> JaxcacheError:
         if near := get_close_matches(option, similar, 1, cutoff=0.7):
             hint = f"did you mean {near[0]}?"
     elif context and getattr(error, "option_name", None) == "--unused-for":
-        if any("--filter" in p.opts for p in context.command.params):
-            hint = "write --filter 'unused>7d' for what was not used for 7 days"
+        takes_filter = any("--filter" in p.opts for p in context.command.params)
+        hint = (
+            "write --filter 'unused>7d' for what was not used for 7 days" if takes_filter else hint
+        )
     return JaxcacheError(
         message.rstrip("."),
         code="usage",
