@@ -81,16 +81,14 @@ def add_cache(text: str, cache_dir: str) -> str:
     return re.sub(_COMMAND, lambda command: format_command(command[1], cache_dir), text)
 
 
+#: How to name the Python that has jax; a tool's own environment should not have it.
+NO_JAX_HINT = "activate the environment that has jax, or name its Python with --python"
+
 #: What adds an extra, by the file that marks the environment of an installer of tools.
 _TOOL_COMMANDS = {
     "uv-receipt.toml": "uv tool install",
     "pipx_metadata.json": "pipx install --force",
 }
-
-
-def _tool_command() -> str:
-    marks = (m for m in _TOOL_COMMANDS if os.path.isfile(os.path.join(sys.prefix, m)))
-    return _TOOL_COMMANDS.get(next(marks, ""), "")
 
 
 def _tool_extras() -> list[str]:
@@ -113,17 +111,12 @@ def _install_address() -> str:
     return f" @ {scheme}{record['url']}" if record else ""
 
 
-def no_jax_hint() -> str:
-    """Explain how to name the Python that has jax; a tool's own environment should not have it."""
-    hint = "activate the environment that has jax, or name its Python with --python"
-    return hint if _tool_command() else f"{hint}; or install it here: {format_install('jax')}"
-
-
 def format_install(extra: str) -> str:
     """Print the command that installs an extra of jaxcache; not every Python has pip."""
     from importlib.util import find_spec
 
-    if command := _tool_command():
+    marks = (m for m in _TOOL_COMMANDS if os.path.isfile(os.path.join(sys.prefix, m)))
+    if command := _TOOL_COMMANDS.get(next(marks, "")):
         extras = ",".join(sorted({extra, *_tool_extras()}))
         return f"{command} 'jaxcache[{extras}]{_install_address()}'"
     has_pip = find_spec("pip") is not None

@@ -27,8 +27,7 @@ The steps of a job, in this order:
   jaxcache ci save "store/$key.jxb"
 
 The keys of JAX before 0.11 contain the cache's path: give it the same path in
-every job, or fill it and use it with --portable (jaxcache warm, jaxcache run),
-or with JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where plain JAX runs.
+every job, or set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in the first step.
 
 Without the 0, JAX does not cache compiles shorter than 1 s, so the cache of a
 short job stays empty. store/ is any directory that outlives the job, or a URL

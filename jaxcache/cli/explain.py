@@ -6,10 +6,9 @@ from typing import Any
 
 import typer
 
-from jaxcache.cli.commands import COMMANDS, expand_options, load
 from jaxcache.cli.opening import open_handle
 from jaxcache.cli.output import Format, JsonOutput
-from jaxcache.cli.panels import PanelCommand
+from jaxcache.cli.panels import OptionalValueCommand
 from jaxcache.errors import InterruptError, UsageError
 from jaxcache.options import TEXTS, CacheLocation, option
 from jaxcache.options.run import MODULE, CallOptions, ExplainOptions, WarmOptions
@@ -20,51 +19,20 @@ from jaxcache.warm.programs import WarmProgram, is_program, is_script, program_o
 _COMMAND = "jaxcache.explain.command"
 
 
-class ExplainCommand(PanelCommand):
-    """``explain``: options after a program that are not ours belong to the program."""
+class ExplainCommand(OptionalValueCommand):
+    """``explain``: what follows a program is the program's own, as for ``warm``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Leave options that are unknown to the program, if there is one.
-
-        Raises:
-            UsageError: one of them is an option of ``warm``, so that either may be meant.
-        """
-        place = args.index("--") if "--" in args else len(args)
-        program = self._find_program(args[:place])
-        after = args[place + 1 :]
-        ctx.ignore_unknown_options = program < place
-        ours = {name for p in self.params for name in p.opts} - {"-m"}
-        for word in [] if ctx.resilient_parsing else args[program + 1 : place]:
-            name = word.partition("=")[0]
-            if name in _options_of_warm() - ours:
-                raise UsageError(
-                    f"{name} is an option of warm, which explain does not take after a program",
-                    hint="where it is one of the program's own, write it after --",
-                )
-        ctx.meta[_COMMAND] = program == place and bool(after) and not is_script(after[0])
+        """Tell a command after ``--`` from a program and its own options."""
+        after = args[args.index("--") + 1 :] if "--" in args else []
         remaining = super().parse_args(ctx, args)
-        ctx.meta[_COMMAND] &= after == [*(ctx.params.get("words") or ())]
+        is_all = bool(after) and after == [*(ctx.params.get("words") or ())]
+        ctx.meta[_COMMAND] = is_all and not ctx.params["module"] and not is_script(after[0])
         return remaining
 
-    def _find_program(self, words: list[str]) -> int:
-        """The position of the word that names a program, or of ``-m``; that after all else."""
-        flags = {n for p in self.params if getattr(p, "is_flag", False) for n in p.opts}
-        options = {n for p in self.params for n in p.opts}
-        position = 0
-        while position < len(words):
-            word = words[position]
-            if word.split("=")[0] == "-m":
-                return position
-            if not word.startswith("-") or word == "-":
-                return position if is_program(word) else len(words)
-            position += 2 if word in options - flags else 1
-        return len(words)
-
-
-def _options_of_warm() -> set[str]:
-    _, parameters = expand_options(load(COMMANDS["warm"].place))
-    names = (p.declared.names for p in parameters if p.declared and not p.is_argument)
-    return {name for some in names for name in some}
+    def takes_options_after(self, program: str) -> bool:
+        """A key has no options of its own."""
+        return not is_program(program)
 
 
 def explain(
@@ -72,8 +40,7 @@ def explain(
     context: typer.Context,
     words: list[str] | None = option(
         "words [KEY [KEY] | SCRIPT [ARG]... | -- CMD...]",
-        "One or two keys, a program with its options (after -- where they are spelt like ours), or "
-        "any command.",
+        "One or two keys, a program with its options (ours go before it), or any command.",
         TEXTS,
         show_default=False,
     ),
@@ -130,6 +97,8 @@ def explain(
         raise UsageError("explain -- CMD is for JAX's cache: name a script for torch")
     else:
         explanation, exit_code = explain_script(program, run, command=command_line)
+    if exit_code == -signal.SIGINT and not explanation.comparisons:
+        raise InterruptError("interrupted; nothing that was compiled until then differs")
     emit(output.form, explain_view(explanation, run.cache_dir, unfolded=options.all))
     if exit_code == -signal.SIGINT:
         raise InterruptError("interrupted; the explanation ends with the compile that was running")

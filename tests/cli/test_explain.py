@@ -88,7 +88,7 @@ ARGUMENTS = "import sys; print(sys.argv, file=sys.stderr)"
 
 @pytest.mark.parametrize("program", ["script", "train.py", "directory", "archive.pyz", "link", "-"])
 def test_explain_runs_what_warm_runs(run_cli: RunCli, cache: Path, program: str) -> None:
-    """Its own options are anywhere; after ``--`` they are the program's."""
+    """What follows the program is its own, and ``--`` may stand between."""
     here = cache.parent
     cache.mkdir()
     (here / "directory").mkdir()
@@ -97,33 +97,22 @@ def test_explain_runs_what_warm_runs(run_cli: RunCli, cache: Path, program: str)
     (here / "link").symlink_to("script")
     with zipfile.ZipFile(here / "archive.pyz", "w") as archive:
         archive.writestr("__main__.py", ARGUMENTS)
-    words = ("--steps", "3", "-C", str(cache), "--python", sys.executable, "--", "-C", "x")
+    options = ("-C", str(cache), "--python", sys.executable)
     given = ARGUMENTS if program == "-" else None
-    done = run_cli("explain", program, *words, cwd=here, input=given)
-    assert f"[{program!r}, '--steps', '3', '-C', 'x']" in done.stderr
-    assert (done.returncode, "[unknown-jax]" in done.stderr) == (13, True)
+    for separator in ([], ["--"]):
+        words = (program, *separator, "--steps", "3", "--all")
+        done = run_cli("explain", *options, *words, cwd=here, input=given)
+        assert f"[{program!r}, '--steps', '3', '--all']" in done.stderr
+        assert ("note: --all was passed to" in done.stderr) == (not separator)
+        assert (done.returncode, "[unknown-jax]" in done.stderr) == (13, True)
 
 
 def test_explain_runs_a_module(run_cli: RunCli, cache: Path) -> None:
     cache.mkdir()
     (cache.parent / "training.py").write_text(ARGUMENTS)
-    words = ("explain", "--python", sys.executable, "-m", "training", "--steps", "-C", cache)
+    words = ("explain", "-C", cache, "--python", sys.executable, "-m", "training", "--steps")
     done = run_cli(*words, cwd=cache.parent, env={"PYTHONSAFEPATH": ""})
     assert f"[{str(cache.parent / 'training.py')!r}, '--steps']" in done.stderr
-
-
-@pytest.mark.parametrize("option", ["--strict", "--jobs=2", "-m"])
-def test_an_option_of_warm_after_the_program_is_refused(
-    run_cli: RunCli, cache: Path, option: str
-) -> None:
-    cache.mkdir()
-    (cache.parent / "train.py").write_text(ARGUMENTS)
-    words = ("explain", "-C", cache, "--python", sys.executable, "train.py")
-    refused = run_cli(*words, option, cwd=cache.parent)
-    assert (refused.returncode, "is an option of warm" in refused.stderr) == (2, True)
-    assert "train.py" not in refused.stderr
-    passed = run_cli(*words, "--", option, cwd=cache.parent)
-    assert f"['train.py', {option!r}]" in passed.stderr
 
 
 SLEEPING = """
@@ -185,12 +174,12 @@ def test_an_option_that_is_not_ours_is_the_scripts(run_cli: RunCli, tmp_path: Pa
     script = tmp_path / "train.py"
     script.write_text("import sys; print(sys.argv[1:]); import jax; jax.jit(abs)(1.0)")
     (tmp_path / "c").mkdir()
-    spelt = ("--width=8", "-n", "2", "-C", tmp_path / "c", "--", "--json")
-    done = run_cli("explain", script, *spelt, cwd=tmp_path)
+    spelt = ("--width=8", "-n", "2", "--", "--json")
+    done = run_cli("explain", "-C", tmp_path / "c", script, *spelt, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "['--width=8', '-n', '2', '--json']" in done.stdout + done.stderr
+    assert "['--width=8', '-n', '2', '--', '--json']" in done.stdout + done.stderr
     done = run_cli("warm", "-C", tmp_path / "c", script, "--", "--json", cwd=tmp_path)
-    assert "['--json']" in done.stdout  # and not --, as explain, which takes the same words
+    assert "['--json']" in done.stdout  # and not --, as for explain
     for words in (("--jsn", script), ("a.json", "b.json", "--jsn")):
         done = run_cli("explain", *words)
         assert (done.returncode, "No such option: --jsn" in done.stderr) == (2, True)

@@ -303,7 +303,7 @@ def test_a_script_is_explained_against_the_cache(
 
     def explain(change: dict[str, Any]) -> list[dict[str, Any]]:
         options = ("-C", cache, "--python", jax_python, "--json")
-        done = run_cli("explain", *args, json.dumps(change), *options)
+        done = run_cli("explain", *options, *args, json.dumps(change))
         assert done.returncode == 0, done.stderr
         rows = json.loads(done.stdout)["comparisons"]
         steps = [row for row in rows if row["module"].startswith("jit_step")]
@@ -311,7 +311,7 @@ def test_a_script_is_explained_against_the_cache(
 
     unrun = tmp_path / "unrun.py"
     unrun.write_text("print('it ran')")
-    missing = run_cli("explain", "-C", cache, "--python", jax_python, unrun, "--json")
+    missing = run_cli("explain", "-C", cache, "--json", "--python", jax_python, unrun)
     assert (missing.returncode, json.loads(missing.stderr)["error"]["code"]) == (10, "no-cache")
     assert "it ran" not in missing.stdout
     assert not cache.exists(), "explain has made the cache that it explains"
@@ -448,7 +448,7 @@ def test_an_edit_that_adds_operations_is_not_a_flag(
     script.write_text(text.format("relu") + call)
     assert run_cli("warm", *options, script).returncode == 0
     script.write_text(text.format("gelu") + call)
-    done = run_cli("explain", *options, script, "--json")
+    done = run_cli("explain", *options, "--json", script)
     (difference,) = json.loads(done.stdout)["differences"]
     assert (difference["cause"], difference["left"]) == ("code", "relu")
     assert [(w["line"], w["function"]) for w in difference["where"]] == [(4, "step")]
@@ -473,7 +473,7 @@ def test_what_a_gradient_stores_for_an_edited_loop_is_not_taken_for_an_edit(
     script.write_text(SCANNED)
     assert run_cli("warm", *options, script).returncode == 0
     script.write_text(SCANNED.replace("tanh", "sin"))
-    done = run_cli("explain", *options, script, "--json")
+    done = run_cli("explain", *options, "--json", script)
     first, *others = json.loads(done.stdout)["differences"]
     assert "program.py:5 in `loss.body` was edited" in first["meaning"]
     assert others == []
@@ -564,7 +564,7 @@ def test_another_array_is_named_without_its_values(
     script.write_text(text.format("np.arange(99)"))
     assert run_cli("warm", *options, script).returncode == 0
     script.write_text(text.format("np.arange(1, 100)"))
-    (difference,) = json.loads(run_cli("explain", *options, script, "--json").stdout)["differences"]
+    (difference,) = json.loads(run_cli("explain", *options, "--json", script).stdout)["differences"]
     assert (difference["cause"], difference["evidence"]) == ("constant", "layer")
     assert difference["meaning"] == "only the values of an array differ that the program contains"
 

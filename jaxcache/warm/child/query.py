@@ -17,7 +17,7 @@ from jaxcache.entry.decode import decode_payload, read_payload
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.model import Problem, ProblemKind, report_progress
 from jaxcache.store.base import Store, StoreError
-from jaxcache.units import no_jax_hint
+from jaxcache.units import NO_JAX_HINT
 from jaxcache.warm.child.child import (
     LIFTED,
     Child,
@@ -206,7 +206,7 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
         child.stop()
     if "no_jaxlib" in answer:
         raise NoJaxError(
-            f"printing HLO needs jaxlib, which {python} does not have", hint=no_jax_hint()
+            f"printing HLO needs jaxlib, which {python} does not have", hint=NO_JAX_HINT
         )
     if "text" not in answer:
         raise JaxcacheError(
@@ -295,7 +295,7 @@ class _Loading(Child):
             ready = {"error": self.last_stderr_line or str(error)}
         if problem := ready.get("error"):
             self.stop()
-            raise NoJaxError(describe_no_jax(python, problem), hint=no_jax_hint())
+            raise NoJaxError(describe_no_jax(python, problem), hint=NO_JAX_HINT)
         if ready.get("event") == "unknown-jax":
             self.stop()
             raise NoJaxError(

@@ -19,7 +19,7 @@ from jaxcache.cache.recipe import REFUSALS, Environment, RecipeFile, Request, re
 from jaxcache.cache.untrusted_json import build
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.model import result_repr
-from jaxcache.units import no_jax_hint
+from jaxcache.units import NO_JAX_HINT
 from jaxcache.warm.child.child import LIFTED, Child, DiedError, free_port
 from jaxcache.warm.crosshost.cross_target import WITHOUT_HARDWARE
 
@@ -370,7 +370,7 @@ class _Process(Child):
         elif code := ready.get("code"):
             raise NoJaxError(str(detail), code=str(code), hint=ready.get("hint"))
         elif why == "no-jax":
-            raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=no_jax_hint())
+            raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=NO_JAX_HINT)
         elif why == "unknown-jax":
             raise NoJaxError(
                 f"cannot compile with the jax of {self._python} ({detail})",

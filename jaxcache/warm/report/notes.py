@@ -481,8 +481,10 @@ def _size(report: Report, top: FunctionSeconds, trap: str) -> str:
 
 
 def _retraced(report: Report) -> Iterator[tuple[float, Finding]]:
-    # Nobody can change those of JAX itself, such as `_normal`.
-    for function in (f for f in report.functions if not is_helper(f.function, f.file)):
+    # Nobody can change those of JAX itself, such as `_normal`. Where one is differentiated outside
+    # of jit, JAX compiles several programs, and reports no trace.
+    own = (f for f in report.functions if not is_helper(f.function, f.file))
+    for function in (f for f in own if f.traces > 1):
         place = _name(function.function, function.file, function.line)
         times = format_count(function.traces, "time")
         seconds = function.repeated_seconds
