@@ -147,9 +147,8 @@ class FactIndex:
         if start is None:
             return None
         row = self._table[start : start + self._width]
-        size, mtime, inode = row[:3]
-        same = mtime == info.mtime_ns and size == info.size_bytes
-        return row if same and inode == info.inode else None
+        same = tuple(row[:3]) == (info.size_bytes, info.mtime_ns, info.inode)
+        return row if same else None
 
     def _is_settled(self, info: FileInfo) -> bool:
         """Whether a change of the file would show."""

@@ -225,8 +225,11 @@ class Store(Protocol):
         """Write files as :meth:`write` and :meth:`rewrite` do, in order.
 
         A failure takes the place of its file and does not end the others. A local store keeps all
-        files open meanwhile: some dozens at once.
+        files open meanwhile: some dozens at once. Only :meth:`sync_names` makes new names durable.
         """
+
+    def sync_names(self, names: Iterable[str]) -> None:
+        """Make names that :meth:`write_many` gave durable."""
 
     def rewrite(self, file: NewFile, expected: FileInfo, guard: Guard = None) -> FileInfo:
         """Replace the bytes of one file, keeping its times, permissions and owner.

@@ -167,7 +167,7 @@ class LocalStore:
         return info
 
     def write_many(self, files: Sequence[stores.NewFile]) -> Iterator[FileInfo | stores.StoreError]:
-        """Write all, then sync all, then name them, and then sync each directory once."""
+        """Write all, then sync all, and then name them."""
         directories: dict[str, int] = {}
         with contextlib.ExitStack() as opened:
             new_files = [
@@ -175,9 +175,12 @@ class LocalStore:
             ]
             synced = [stores.or_error(partial(_sync, new)) for new in new_files]
             named = [stores.or_error(partial(self._name, new)) for new in synced]
-            for directory in directories.values():
-                sync_directory(directory)
         yield from named
+
+    def sync_names(self, names: Iterable[str]) -> None:
+        for path in {name.rpartition("/")[0] for name in names}:
+            with contextlib.suppress(OSError), self.directory(path) as directory:
+                sync_directory(directory)
 
     def _make(
         self, file: stores.NewFile, directories: dict[str, int], opened: contextlib.ExitStack

@@ -143,6 +143,24 @@ def test_sixteen_files_are_synced_at_once(
     assert run_cli("copy", str(there), str(tmp_path / "here")).returncode == 0
 
 
+def test_names_are_synced_once_and_before_the_ledger(
+    run_cli: RunCli, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    synced: list[bool] = []
+
+    def fsync(file: int) -> None:
+        if os.path.samestat(os.fstat(file), here.stat()):
+            synced.append((here / ".jaxcache" / "ledger").exists())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(MoveTarget, "batch", 1)
+    assert run_cli("copy", str(there), str(here)).returncode == 0
+    assert len(names(here)) > 1
+    assert synced == [False]
+
+
 @pytest.mark.parametrize("way", ["push", "pull", "copy", "save", "save-bundle"])
 @pytest.mark.parametrize("trouble", ["damaged", "unsigned", "none"])
 def test_a_dry_run_ends_with_the_exit_code_of_the_real_one(

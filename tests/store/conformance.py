@@ -102,6 +102,7 @@ class StoreConformance:
         assert {i.name for i in store.list() if i.type == "file"} == set("bcde")
         assert [i.name for i in store.list("directory")] == ["directory/a"]
         assert not list(store.write_many([]))
+        store.sync_names(["directory/a", "b", "gone/f"])
 
     def test_readers_never_see_a_torn_write(self, store: Store) -> None:
         store.write("a", [b"0" * 200_000])

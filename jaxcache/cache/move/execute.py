@@ -267,7 +267,7 @@ class _Ends:
 
 
 def _in_batches(steps: Iterable[Step], most: int) -> Iterator[list[Step]]:
-    """Group steps: small ones share one sync, a large one goes alone."""
+    """Group steps: small ones are written together, a large one alone."""
     batch: list[Step] = []
     size = 0
     for step in steps:

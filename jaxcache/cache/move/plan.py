@@ -264,7 +264,7 @@ class MoveTarget:
     workers = 16
     """Threads that read, check and write: most of their time goes into syncing."""
     batch = 8
-    """The most files that one call of :meth:`put` takes: they share one sync of their directory."""
+    """The most files that one call of :meth:`put` takes, and keeps open."""
 
     def put(self, parcels: list[Parcel]) -> Iterator[StoreError | None]:
         """Write files in order, and yield for each None or why it was not written."""
@@ -437,14 +437,13 @@ class Check:
         self.check_size(item, info)
         header = read_entry_header(file.read(HEAD_BYTES), info.size_bytes)
         record = self.ledger.record(item.key) if self.ledger else None
-        recorded = recorded_digest(EntryFile(info, item.key, FileKind.ENTRY), record)
-        large = self.policy.allow_large
+        digest = recorded_digest(EntryFile(info, item.key, FileKind.ENTRY), record)
         with self._decoding.take(header.content_bytes or 8 * info.size_bytes):
             content = read_content(
-                file, info.size_bytes, item.name, allow_large=large, sound=recorded
+                file, info.size_bytes, item.name, allow_large=self.policy.allow_large, sound=digest
             )
         # A right checksum outweighs a record.
-        if not header.checksum and recorded not in (None, content.payload_sha256):
+        if not header.checksum and digest not in (None, content.payload_sha256):
             raise CodecError("digest-mismatch", "its payload is not the one in the ledger")
         facts = self._facts(content)
         self._check_signed(item.name, facts)

@@ -290,7 +290,8 @@ class StoreTarget(plans.MoveTarget):
                 yield None
 
     def settle(self, written: Mapping[str, plans.Step]) -> None:
-        """Do what depends on all of them."""
+        """Do what depends on all of them: one sync for all names, for each costs as much again."""
+        self._store.sync_names(self.files)
         self._then(written, self.files)
 
     def _put_dates(self, steps: list[plans.Step]) -> dict[str, base.StoreError]:

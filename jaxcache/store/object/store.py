@@ -195,6 +195,9 @@ class ObjectStore:
     def write_many(self, files: Sequence[base.NewFile]) -> Iterator[FileInfo | base.StoreError]:
         return (base.or_error(partial(self._write_new, file)) for file in files)
 
+    def sync_names(self, names: Iterable[str]) -> None:
+        """An object is durable when it has its name."""
+
     def _write_new(self, file: base.NewFile) -> FileInfo:
         name, chunks, mtime_ns, replace, expected = file
         if expected is not None:
