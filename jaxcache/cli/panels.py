@@ -27,15 +27,23 @@ class PanelCommand(TyperCommand):
     #: The options that its help lists first, in this order.
     most_used: tuple[str, ...] = ()
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the arguments as they are declared; versions of Typer add to them differently."""
+        return ["[OPTIONS]", *(argument.metavar for argument in self._arguments(ctx))]
+
+    def _arguments(self, ctx: Any) -> list[Any]:
+        return [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then each panel of options."""
-        parameters = self.get_params(ctx)
-        arguments = [p for p in parameters if p.param_type_name == "argument"]
-        options = in_panels(
-            (p for p in parameters if p.param_type_name == "option"), self.most_used
-        )
-        for heading, some in {"Arguments": arguments, **options}.items():
-            if records := [record for p in some if (record := p.get_help_record(ctx))]:
+        options = (p for p in self.get_params(ctx) if p.param_type_name == "option")
+        panels = {
+            heading: [record for p in some if (record := p.get_help_record(ctx))]
+            for heading, some in in_panels(options, self.most_used).items()
+        }
+        arguments = [(a.metavar, a.get_help_record(ctx)[1]) for a in self._arguments(ctx)]
+        for heading, records in {"Arguments": arguments, **panels}.items():
+            if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
 
