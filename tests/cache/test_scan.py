@@ -20,7 +20,7 @@ from jaxcache.cache.scan import ScanAids, scan
 from jaxcache.cache.verify.run_checks import verify
 from jaxcache.core.names import AUTOTUNE_DIR
 from jaxcache.layouts import load_layout
-from jaxcache.model import Depth, FileInfo
+from jaxcache.model import Depth, FileInfo, reporting_to
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store import concurrency
 from jaxcache.store.base import MissingError, StoreError
@@ -40,7 +40,8 @@ def test_several_processes_see_what_one_sees(large: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(scanning, "PARALLEL_ABOVE", 10)
     monkeypatch.setattr(concurrency, "_CHUNK", 40)
     steps: list[tuple[int, int]] = []
-    shared = scan(LocalStore(large), ScanAids(None, 2, lambda *step: steps.append(step)))
+    with reporting_to(lambda *step: steps.append(step)):
+        shared = scan(LocalStore(large), ScanAids(workers=2))
     assert shared.entries == alone.entries
     assert len(shared.entries) == 301
     assert [p.kind for p in shared.problems] == ["empty"]
