@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import RunCli, find_jax_pythons
+from once import fill_once
 
 import jaxcache
 
@@ -48,12 +49,6 @@ print(json.dumps([expected.summary, [d.cause for d in expected.differences], mis
 FLAG = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the program, for all edits."""
-    return tmp_path_factory.mktemp("edits")
-
-
 @pytest.mark.parametrize(
     ("before", "after", "env", "cause"),
     [
@@ -68,12 +63,14 @@ def test_all_name_the_same_cause(
     run_cli: RunCli,
     run_inside: Any,
     inside_python: str,
-    home: Path,
+    tmp_path_factory: pytest.TempPathFactory,
     before: str,
     after: str,
     env: dict[str, str],
     cause: str,
 ) -> None:
+    home = tmp_path_factory.getbasetemp() / f"edits-jax{find_jax_pythons().index(inside_python)}"
+    home.mkdir(exist_ok=True)
     cache = home / "cache"
     script = home / "edited.py"
     options = ("--json", "-C", cache, "--python", inside_python)
@@ -83,21 +80,15 @@ def test_all_name_the_same_cause(
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def reset() -> None:
-        shutil.rmtree(cache, ignore_errors=True)
-        shutil.copytree(base, cache)
-
-    # The program before the edit runs once for all edits: in the same directory, which is in keys.
-    base = home / f"base-jax{find_jax_pythons().index(inside_python)}"
-    script.write_text(PROGRAM)
-    if not base.exists():
-        shutil.rmtree(cache, ignore_errors=True)
+    def compile_program() -> None:
+        """Run the program before the edit, once for all edits."""
         run("warm", *options, script)
         shutil.rmtree(cache)
         run_inside(BEFORE, home=home, JAX_COMPILATION_CACHE_DIR=str(cache))
         run("warm", *options, script)
-        shutil.copytree(cache, base)
-    reset()
+
+    script.write_text(PROGRAM)
+    fill_once(cache, compile_program)
     script.write_text(PROGRAM.replace(before, after))
 
     (explained,) = run("explain", *options, script, **env)["comparisons"]
@@ -105,7 +96,7 @@ def test_all_name_the_same_cause(
     (churned,) = run("explain", "--churn", "--json", "-C", cache)["modules"]
     page = jaxcache.open(cache).report(charts=False)
     (churn,) = jaxcache.open(cache).churn()
-    reset()
+    fill_once(cache, compile_program)
     summary, causes, missed = run_inside(
         INSIDE, home=home, JAX_COMPILATION_CACHE_DIR=str(cache), **env
     )

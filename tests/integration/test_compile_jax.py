@@ -202,6 +202,19 @@ def test_a_module_that_kills_every_worker_is_named_and_the_rest_go_on(
     assert compiled(recipe, cache)["summary"]["written"] == 1
 
 
+def start_compile(
+    recipe: Path, cache: Path, python: str, scratch: Path
+) -> "subprocess.Popen[bytes]":
+    """Start ``compile`` with two workers."""
+    words = ("compile", recipe, "-C", cache, "--jobs=2", "--python", python)
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", *words],
+        env=clean_environment(scratch.parent) | {"TMPDIR": str(scratch)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
 def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
     run_cli: RunCli, recorded_once: Any, compiled: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
@@ -209,22 +222,7 @@ def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
     cache = tmp_path / "other"
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "jaxcache",
-            "compile",
-            recipe,
-            "-C",
-            cache,
-            "--jobs=2",
-            "--python",
-            each_jax_python,
-        ],
-        env=clean_environment(tmp_path) | {"TMPDIR": str(scratch)},
-        stdout=subprocess.DEVNULL,
-    )
+    parent = start_compile(recipe, cache, each_jax_python, scratch)
     deadline = time.monotonic() + 300
     while not (cache.is_dir() and entries(cache)) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -255,23 +253,7 @@ def test_workers_that_have_not_begun_clean_up_too(
     recipe = recorded_once("step")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "jaxcache",
-            "compile",
-            recipe,
-            "-C",
-            tmp_path / "other",
-            "--jobs=2",
-            "--python",
-            each_jax_python,
-        ],
-        env=clean_environment(tmp_path) | {"TMPDIR": str(scratch)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    parent = start_compile(recipe, tmp_path / "other", each_jax_python, scratch)
     deadline = time.monotonic() + 300
     while len(list(scratch.glob("*/*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.005)

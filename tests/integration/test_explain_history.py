@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from acting import acts_on, says
 from conftest import RunCli, clean_environment, has_modules
+from once import fill_once
 from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
@@ -70,13 +71,7 @@ class Program(NamedTuple):
         self.script.write_text(text)
 
     def first_warm(self) -> None:
-        """Run the program for the first time: in earnest once for all tests in this directory."""
-        once = self.directory.with_name("warmed")
-        if not once.exists():
-            self.warm()
-            shutil.copytree(self.directory, once)
-        shutil.rmtree(self.directory)
-        shutil.copytree(once, self.directory)
+        fill_once(self.directory, self.warm)
 
     def warm(self, *argv: str, **env: str) -> dict[str, Any]:
         return self._run("warm", argv, env)
@@ -104,14 +99,9 @@ class Program(NamedTuple):
         return int(run_plain([self.python, self.script], env=base).stdout)
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the program in all tests: the path of a cache may be in its keys."""
-    return tmp_path_factory.mktemp("history") / "home"
-
-
 @pytest.fixture
-def program(run_cli: RunCli, jax_python: str, home: Path) -> Program:
+def program(run_cli: RunCli, jax_python: str, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    home = tmp_path_factory.getbasetemp() / "history"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
     made = Program(run_cli, jax_python, home)

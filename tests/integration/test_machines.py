@@ -61,24 +61,16 @@ class Row:
     is_other_jax: bool = False
 
 
+TWO_DEVICES = "--xla_force_host_platform_device_count=2"
+PRECISION = "jax_default_matmul_precision"
 ROWS = (
     Row("nothing"),
     Row("devices", {"JAX_NUM_CPU_DEVICES": "2"}, "device", "number of devices: "),
-    Row(
-        "devices by flag",
-        {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
-        "device",
-        "number of devices: ",
-    ),
+    Row("devices by flag", {"XLA_FLAGS": TWO_DEVICES}, "device", "number of devices: "),
     Row("processes", processes=2, cause="device", why="devices"),
     Row("x64", {"JAX_ENABLE_X64": "1"}, "config", "jax_enable_x64"),
     Row("its default", {"JAX_ENABLE_X64": "0"}),
-    Row(
-        "matmul precision",
-        {"JAX_DEFAULT_MATMUL_PRECISION": "float32"},
-        "config",
-        "jax_default_matmul_precision",
-    ),
+    Row("matmul precision", {PRECISION.upper(): "float32"}, "config", PRECISION),
     Row("threefry", {"JAX_THREEFRY_PARTITIONABLE": "0"}, "config", "jax_threefry_partitionable"),
     Row("generator", {"JAX_DEFAULT_PRNG_IMPL": "rbg"}, "config", "jax_default_prng_impl"),
     Row("XLA flag", {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}, "flag", "XLA flags"),
@@ -88,6 +80,10 @@ ROWS = (
     Row("path", {}, "path", "cache path"),
     Row("unknown", by_plain_jax=True),
 )
+
+
+#: Of each of these kinds another row is always tried.
+SWEPT = {"devices by flag", "matmul precision", "threefry", "generator"}
 
 
 class Machines:
@@ -171,7 +167,10 @@ class Machines:
         return document
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(r, id=r.name, marks=[pytest.mark.slow] * (r.name in SWEPT)) for r in ROWS],
+)
 def test_all_answers_agree_with_plain_jax(
     run_cli: RunCli, each_jax_python: str, make_once: MakeOnce, tmp_path: Path, row: Row
 ) -> None:

@@ -227,16 +227,8 @@ def test_run_chains_to_a_sitecustomize(
     path = script(
         STEP + "assert was_here; import sitecustomize; assert 'site/' in sitecustomize.__file__"
     )
-    done = run_cli(
-        "run",
-        "--json",
-        "-C",
-        cache,
-        "--",
-        each_jax_python,
-        path,
-        env={"PYTHONPATH": f"{tmp_path / 'site'}:{Path(__file__).parents[2]}"},
-    )
+    env = {"PYTHONPATH": f"{tmp_path / 'site'}:{Path(__file__).parents[2]}"}
+    done = run_cli("run", "--json", "-C", cache, "--", each_jax_python, path, env=env)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]["skipped"] > 0
 

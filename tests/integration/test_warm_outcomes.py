@@ -114,24 +114,46 @@ def test_each_reason_in_one_program(warm: Warm, script: Any) -> None:
         assert detail in (row["detail"] or ""), name
 
 
-def test_skipped_for_the_time(warm: Warm, script: Any) -> None:
-    setting = "jax.config.update('jax_persistent_cache_min_compile_time_secs', 100.0)"
-    document = run_changed(warm, script, setting)
-    assert outcomes(document) == {("skipped", "compile-time")}
-    assert "under 100.0 s" in only(document, "jit_step")["detail"]
-    assert any("min_compile_time_secs" in note for note in document["notes"])
+CACHE = "jax_compilation_cache"
+LEAST = "jax_persistent_cache_min"
+#: What is done before the first compile; what becomes of each module, and words about it.
+WHOLE = (
+    (
+        f"update('{LEAST}_compile_time_secs', 100.0)",
+        "skipped",
+        "compile-time",
+        "under 100.0 s",
+        "min_compile_time_secs",
+    ),
+    (f"update('{LEAST}_entry_size_bytes', 10**9)", "skipped", "size", "min_entry_size_bytes"),
+    (f"update('{CACHE}_max_size', 10)", "skipped", "over-cap"),
+    (
+        "update('jax_enable_compilation_cache', False)",
+        "uncacheable",
+        "cache-disabled",
+        "turned the compilation cache off",
+    ),
+    (f"update('{CACHE}_dir', None)", "uncacheable", "no-directory", "no cache directory"),
+    ("client.supports_executable_serialization = False", "uncacheable", "platform"),
+)
 
 
-def test_skipped_for_the_size(warm: Warm, script: Any) -> None:
-    setting = "jax.config.update('jax_persistent_cache_min_entry_size_bytes', 10**9)"
-    document = run_changed(warm, script, setting)
-    assert outcomes(document) == {("skipped", "size")}
-    assert any("min_entry_size_bytes" in note for note in document["notes"])
+@pytest.mark.parametrize("case", WHOLE, ids=lambda case: case[2])
+def test_what_holds_for_a_whole_program(warm: Warm, script: Any, case: tuple[str, ...]) -> None:
+    change, outcome, reason, *said = case
+    before = f"client = type(jax.devices()[0].client); update = jax.config.update; {change}"
+    document = run_changed(warm, script, before, code=int(reason == "no-directory"))
+    assert outcomes(document) == {(outcome, reason)}
+    told = f"{document['notes']} {only(document, 'jit_step')['detail']}"
+    assert [words for words in said if words not in told] == []
 
 
-def test_skipped_for_the_cap(warm: Warm, script: Any) -> None:
-    document = run_changed(warm, script, "jax.config.update('jax_compilation_cache_max_size', 10)")
-    assert outcomes(document) == {("skipped", "over-cap")}
+def test_uncacheable_while_the_cache_was_off_at_first(warm: Warm, script: Any) -> None:
+    off, on = (f"jax.config.update('jax_enable_compilation_cache', {n})" for n in (False, True))
+    document = run_changed(warm, script, f"{off}; jax.jit(lambda x: x)(1); {on}")
+    if version_in(document) < (0, 4, 36):
+        pytest.skip("JAX before 0.4.36 asks at every compile")
+    assert outcomes(document) == {("uncacheable", "cache-disabled")}
 
 
 def test_uncacheable_host_callbacks(warm: Warm, script: Any, each_jax_python: str) -> None:
@@ -151,31 +173,6 @@ def test_uncacheable_host_callbacks(warm: Warm, script: Any, each_jax_python: st
     assert outcomes(document, "jit_call") == {
         ("written", "not-in-cache") if cacheable else ("uncacheable", "host-callbacks")
     }
-
-
-def test_uncacheable_platform(warm: Warm, script: Any) -> None:
-    document = run_changed(
-        warm, script, "type(jax.devices()[0].client).supports_executable_serialization = False"
-    )
-    assert outcomes(document) == {("uncacheable", "platform")}
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_uncacheable_while_the_cache_is_off(warm: Warm, script: Any, later: bool) -> None:
-    off = "jax.config.update('jax_enable_compilation_cache', False)"
-    again = "jax.jit(lambda x: x)(1); jax.config.update('jax_enable_compilation_cache', True)"
-    document = run_changed(warm, script, f"{off}; {again}" if later else off)
-    if later and version_in(document) < (0, 4, 36):
-        pytest.skip("JAX before 0.4.36 asks at every compile")
-    assert outcomes(document) == {("uncacheable", "cache-disabled")}
-
-
-def test_uncacheable_without_a_directory(warm: Warm, script: Any) -> None:
-    document = run_changed(
-        warm, script, "jax.config.update('jax_compilation_cache_dir', None)", code=1
-    )
-    assert outcomes(document) == {("uncacheable", "no-directory")}
-    assert any("no cache directory" in note for note in document["notes"])
 
 
 def test_the_exit_code_survives_a_reader_that_has_gone(

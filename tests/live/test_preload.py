@@ -7,17 +7,35 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import RunCli
+from conftest import RunCli, find_jax_pythons
+from once import fill_once
 
 from jaxcache.render.stats import live_line
-from live.conftest import PROGRAM, RunLive, entries
+from live.conftest import PROGRAM, Ran, RunLive, entries
 from live.loading_ahead import MANY, ON, OTHER_OPTION, START, records, write_record
 
 pytestmark = pytest.mark.jax
+FIRST: dict[str, Ran] = {}
 
 
-def test_a_load_with_other_options_is_left_to_jax(run_ahead: RunLive) -> None:
-    first = run_ahead()
+@pytest.fixture
+def tmp_path(jax_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One directory for all tests: the path of a cache may be in its keys."""
+    name = f"ahead-jax{find_jax_pythons().index(jax_python)}"
+    directory = tmp_path_factory.getbasetemp() / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def first(run_ahead: RunLive, jax_python: str, tmp_path: Path) -> Ran:
+    """The first run of ``PROGRAM``, once for all tests; the directory is as it left it."""
+    fill_once(tmp_path, lambda: FIRST.setdefault(jax_python, run_ahead()))
+    return FIRST[jax_python]
+
+
+def test_a_load_with_other_options_is_left_to_jax(run_ahead: RunLive, first: Ran) -> None:
     number = first["written"]
     ran = run_ahead(OTHER_OPTION + PROGRAM, wait=number)
     used = (ran["preloaded"], ran["preload_used"], ran["preload_dropped"])
@@ -37,8 +55,8 @@ xla_client.Client.deserialize_executable = newer
 """
 
 
-def test_an_argument_that_is_not_known_switches_it_off(run_ahead: RunLive) -> None:
-    number = run_ahead()["written"]
+def test_an_argument_that_is_not_known_switches_it_off(run_ahead: RunLive, first: Ran) -> None:
+    number = first["written"]
     ran = run_ahead(before=NEWER)
     assert (ran["preloaded"], ran["hits_local"]) == (0, number)
     assert "nothing is loaded ahead" in ran.err
@@ -59,8 +77,8 @@ def test_it_is_on_where_nobody_sets_it(run_ahead: RunLive) -> None:
     assert run_ahead(wait=number, JAXCACHE_LIVE_PRELOAD=None)["preload_used"] == number
 
 
-def test_on_one_core_nothing_is_loaded_ahead(run_ahead: RunLive) -> None:
-    number = run_ahead()["written"]
+def test_on_one_core_nothing_is_loaded_ahead(run_ahead: RunLive, first: Ran) -> None:
+    number = first["written"]
     ran = run_ahead(
         before="import os\nos.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])\n"
     )
@@ -83,8 +101,9 @@ assert layer.counters["preload_used"] + layer.counters["preload_dropped"] == rea
     ["jax.clear_caches()", "from jax._src import compilation_cache as cc; cc.reset_cache()"],
     ids=["clear_caches", "reset_cache"],
 )
-def test_what_is_ready_is_dropped_where_jax_forgets(run_ahead: RunLive, forget: str) -> None:
-    first = run_ahead()
+def test_what_is_ready_is_dropped_where_jax_forgets(
+    run_ahead: RunLive, first: Ran, forget: str
+) -> None:
     number = first["written"]
     used = PROGRAM.partition("result =")[0]
     ran = run_ahead(used + DROPPED % forget, wait=number)
@@ -105,8 +124,8 @@ while not layer.counters["preload_dropped"] and time.monotonic() < end:
 """
 
 
-def test_what_nobody_asks_for_is_dropped(run_ahead: RunLive) -> None:
-    number = run_ahead()["written"]
+def test_what_nobody_asks_for_is_dropped(run_ahead: RunLive, first: Ran) -> None:
+    number = first["written"]
     ran = run_ahead(UNUSED + PROGRAM, before=IMPATIENT, wait=1)
     counts = (ran["preloaded"], ran["preload_dropped"], ran["preload_used"], ran["hits_local"])
     assert counts == (1, 1, 0, number)
@@ -152,8 +171,8 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
-def test_a_fork_takes_nothing_along(run_ahead: RunLive) -> None:
-    number = run_ahead()["written"]
+def test_a_fork_takes_nothing_along(run_ahead: RunLive, first: Ran) -> None:
+    number = first["written"]
     ran = run_ahead(FORKED + PROGRAM, wait=number)
     assert ran["preload_used"] == number
 
@@ -165,8 +184,10 @@ def test_a_cap_set_after_the_backends_started_counts(run_ahead: RunLive, tmp_pat
     assert entries(tmp_path / "cache") == []
 
 
-def test_loading_ahead_is_no_use_of_an_entry(run_ahead: RunLive, tmp_path: Path) -> None:
-    number = run_ahead()["written"]
+def test_loading_ahead_is_no_use_of_an_entry(
+    run_ahead: RunLive, first: Ran, tmp_path: Path
+) -> None:
+    number = first["written"]
     long_ago = 10**18
     for path in entries(tmp_path / "cache"):
         os.utime(path, ns=(long_ago, long_ago))
@@ -176,9 +197,9 @@ def test_loading_ahead_is_no_use_of_an_entry(run_ahead: RunLive, tmp_path: Path)
 
 @pytest.mark.parametrize("other", ["directory", "notebook"])
 def test_programs_without_a_script_have_a_record_each(
-    run_ahead: RunLive, tmp_path: Path, other: str
+    run_ahead: RunLive, first: Ran, tmp_path: Path, other: str
 ) -> None:
-    number = run_ahead()["written"]
+    number = first["written"]
     if other == "directory":
         ran = run_ahead(before="import os\nos.chdir('/')\n")
     else:
@@ -188,12 +209,11 @@ def test_programs_without_a_script_have_a_record_each(
 
 
 def test_run_counts_what_was_loaded_ahead_as_hits(
-    run_cli: RunCli, run_ahead: RunLive, jax_python: str, tmp_path: Path
+    run_cli: RunCli, run_ahead: RunLive, first: Ran, jax_python: str, tmp_path: Path
 ) -> None:
     """In a Python without jaxcache, and for whoever listens to JAX."""
-    run_ahead()
+    number = first["written"]
     cache = tmp_path / "cache"
-    number = len(entries(cache))
     (tmp_path / "program.py").write_text(START + PROGRAM)
     env = ON | {"PYTHONWARNINGS": "", "JAX_PLATFORMS": "cpu"}
     command = ("run", "--live", "-C", cache, "--json", "--", jax_python, tmp_path / "program.py")

@@ -122,7 +122,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
             "integration/test_warm_options.py::test_portable_keys_hit_in_another_directory"
         ),
         F.TORCH: held("integration/test_torch_run.py::test_warm_turns_the_caches_on"),
-        F.CAP: held("integration/test_warm_outcomes.py::test_skipped_for_the_cap"),
+        F.CAP: held("integration/test_warm_outcomes.py::test_what_holds_for_a_whole_program"),
         F.VERSIONS: held("integration/test_explain_jax.py::test_another_jaxlib"),
         F.USERS: NotYet("JAX itself writes the entries, so they belong to the user who runs warm"),
         F.NAMES: held(ODD_BUNDLE),
