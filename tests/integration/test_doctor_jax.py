@@ -551,7 +551,6 @@ OFTEN = (
     f"{SMALL} 100000000",
     f"{ON} 2",
     "program other_directory",
-    f"{CAP} 4000",
 )
 
 

@@ -31,6 +31,7 @@ def test_the_second_run_is_all_hits(step_runs: StepRuns, step_cache: Path, run_c
     assert [(a["dtype"], a["shape"]) for a in step["arguments"]] == [("float32", [8, 8])]
     assert step["compile_seconds"] > 0
     listed = json.loads(run_cli("ls", "--json", "-C", step_cache).stdout)["entries"]
+    assert {entry["sealed"] for entry in listed} == {True}
     assert {m["key"]: m["size_bytes"] for m in first["modules"]} == {
         e["key"]: e["size_bytes"] for e in listed
     }
@@ -101,17 +102,6 @@ def test_the_script_runs_unchanged(
     assert "exit code 7" in done.stderr
 
 
-def test_settings_that_come_before_jax_still_hold(warm: Warm, script: Any) -> None:
-    document = warm(
-        script(
-            "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'\n"
-            + STEP
-            + "assert jax.device_count() == 3"
-        )
-    )
-    assert document["summary"]["written"] > 0
-
-
 def test_the_environment_can_be_given(warm: Warm, script: Any) -> None:
     text = STEP + "assert jax.device_count() == 4 and jax.default_backend() == 'cpu'"
     warm(script(text), options=("--devices", "4", "--platform", "cpu"))
@@ -150,12 +140,6 @@ def test_a_script_that_dies_from_a_signal(warm: Warm, script: Any) -> None:
     document = warm(script(STEP + "import os\nos.kill(os.getpid(), 9)"), code=137)
     assert document["script_exit_code"] == -9
     assert ("written", "not-in-cache") in outcomes(document, "jit_step")
-
-
-def test_a_script_that_leaves_without_a_goodbye(warm: Warm, script: Any) -> None:
-    document = warm(script(STEP + "import os\nos._exit(3)"), code=3)
-    assert document["summary"]["written"] > 0
-    assert_counts_are_jax_own(document)
 
 
 def test_an_interrupt_gives_a_partial_report(
@@ -271,32 +255,6 @@ def test_an_unwritable_cache_is_an_error_with_jax_words(
     assert "directory" in step["detail"].lower()
 
 
-def test_threads_and_processes_are_told_apart(warm: Warm, script: Any) -> None:
-    path = script(
-        """
-        import threading, multiprocessing, jax, jax.numpy as jnp
-
-        def compile_one(n):
-            jax.jit(lambda x: x * n + jnp.sin(x))(jnp.ones(n)).block_until_ready()
-
-        if __name__ == "__main__":
-            threads = [threading.Thread(target=compile_one, args=(n,)) for n in (3, 4, 5, 6)]
-            [t.start() for t in threads]
-            [t.join() for t in threads]
-            child = multiprocessing.get_context("spawn").Process(target=compile_one, args=(7,))
-            child.start()
-            child.join()
-            assert child.exitcode == 0
-        """
-    )
-    document = warm(path)
-    assert_counts_are_jax_own(document)
-    assert len(document["processes"]) == 2
-    assert {m["process"] for m in document["modules"]} == {
-        p["process"] for p in document["processes"]
-    }
-
-
 def test_the_example_is_all_hits_the_second_time(
     run_cli: RunCli, cache: Path, jax_python: str
 ) -> None:
@@ -404,10 +362,10 @@ def test_doctor_names_a_bucket_as_the_user_writes_it(
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_multiprocessing(warm: Warm, script: Any, method: str) -> None:
+def test_threads_and_processes_are_told_apart(warm: Warm, script: Any, method: str) -> None:
     path = script(
         f"""
-        import multiprocessing, os, sys
+        import multiprocessing, os, sys, threading
 
         def work(n):
             import jax, jax.numpy as jnp
@@ -421,7 +379,9 @@ def test_multiprocessing(warm: Warm, script: Any, method: str) -> None:
             children = [context.Process(target=work, args=(n,)) for n in (3, 4)]
             [c.start() for c in children]
             [c.join() for c in children]
-            work(5)
+            threads = [threading.Thread(target=work, args=(n,)) for n in (5, 6, 7)]
+            [t.start() for t in threads]
+            [t.join() for t in threads]
             sys.exit(sum(c.exitcode for c in children))
         """
     )
@@ -430,6 +390,7 @@ def test_multiprocessing(warm: Warm, script: Any, method: str) -> None:
     compiled = {m["process"] for m in document["modules"]}
     assert len(compiled) == 3
     assert len({p["pid"] for p in document["processes"] if p["process"] in compiled}) == 3
+    assert len(document["processes"]) == 3
 
 
 def test_threads_that_compile_one_function_at_once(warm: Warm, script: Any) -> None:
@@ -452,11 +413,11 @@ def test_threads_that_compile_one_function_at_once(warm: Warm, script: Any) -> N
     }
 
 
-def test_megabytes_of_output(warm: Warm, script: Any) -> None:
-    noise = (
-        "import sys\nfor _ in range(4000): print('x' * 1000); print('y' * 1000, file=sys.stderr)\n"
-    )
-    document = warm(script(noise + STEP + noise))  # which is alone on standard output
+def test_megabytes_of_output_and_a_setting_that_comes_before_jax(warm: Warm, script: Any) -> None:
+    three = "import os, sys\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'\n"
+    noise = "for _ in range(4000): print('x' * 1000); print('y' * 1000, file=sys.stderr)\n"
+    text = f"{three}{noise}{STEP}{noise}assert jax.device_count() == 3"
+    document = warm(script(text))  # which is alone on standard output
     assert document["summary"]["written"] > 0
     assert (document["schema_version"], document["script_exit_code"]) == (1, 0)
 
@@ -526,14 +487,18 @@ def test_a_read_only_cache(warm: Warm, script: Any, cache: Path) -> None:
     assert "Permission denied" in only(document, "jit_step")["detail"]
 
 
-def test_a_script_that_silences_everything(warm: Warm, script: Any) -> None:
+def test_a_script_that_silences_everything_and_leaves_without_a_goodbye(
+    warm: Warm, script: Any
+) -> None:
     text = """
 import logging, warnings, sys, os
 logging.disable(logging.CRITICAL)
 warnings.simplefilter("ignore")
 sys.stderr = sys.stdout = open(os.devnull, "w")
 """
-    assert outcomes(warm(script(text + STEP))) == {("written", "not-in-cache")}
+    document = warm(script(f"{text}{STEP}os._exit(3)"), code=3)
+    assert outcomes(document) == {("written", "not-in-cache")}
+    assert_counts_are_jax_own(document)
 
 
 def test_a_deleted_directory(warm: Warm, script: Any, cache: Path) -> None:

@@ -137,7 +137,7 @@ c.combine_executable_and_time = lambda e, t: combine(e + os.urandom(4), t)
         assert "does not match" in only(document, "jit_step")["detail"]
 
 
-@pytest.mark.parametrize("command", [["warm"], ["warm", "--jobs", "2"], ["run", "--"]])
+@pytest.mark.parametrize("command", [["warm", "--jobs", "2"], ["run", "--"]])
 def test_jax_writes_a_checksum_into_every_entry(
     command: list[str], script: Any, run_cli: RunCli, cache: Path, each_jax_python: str
 ) -> None:

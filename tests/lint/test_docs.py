@@ -323,32 +323,6 @@ def test_what_commands_print_as_json_is_as_their_schemas_say(tmp_path: Path) -> 
         hold_to_the_schema([*argv, *([] if without else ["-C", str(corpus)])], env, tmp_path)
 
 
-@pytest.mark.jax
-def test_fields_of_what_takes_a_jax(tmp_path: Path, jax_python: str) -> None:
-    env = clean_environment(tmp_path) | {"JAX_PLATFORMS": "cpu"}
-    (tmp_path / "job.py").write_text("import jax; jax.jit(lambda x: x * 2)(1.0)\n")
-    python = ["--python", jax_python]
-    subprocess.run(
-        [sys.executable, "-m", "jaxcache", "target", "capture", "here.json", *python],
-        env=env,
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
-    for argv in (
-        ["warm", "--record", "r", *python, "-C", "cache", "job.py"],
-        ["compile", "r", *python, "-C", "again"],
-        ["where", "--", jax_python, "job.py"],
-        ["doctor", *python, "-C", "cache"],
-        ["ci", "key", *python, "-C", "cache"],
-        ["export", "x.jxb", "-C", "cache"],
-        ["import", "x.jxb", *python, "-C", "imported"],
-        ["target", "check", "here.json", *python, "-C", "cache"],
-        ["target", "show", "here.json", *python],
-    ):
-        hold_to_the_schema(argv, env, tmp_path)
-
-
 def hold_to_the_schema(argv: list[str], env: dict[str, str], cwd: Path) -> None:
     """Run a command and compare what it prints with its schema."""
     words = 2 if argv[0] in ("ci", "target", "trust") else 1

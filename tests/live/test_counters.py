@@ -63,7 +63,9 @@ def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize("value", [":9464", "0.0.0.0:9464", "otel"])
+@pytest.mark.parametrize(
+    "value", ["0.0.0.0:9464", *(pytest.param(v, marks=pytest.mark.slow) for v in (":9464", "otel"))]
+)
 def test_what_is_not_a_path_is_refused_in_one_line(
     run_live: RunLive, tmp_path: Path, value: str
 ) -> None:

@@ -107,7 +107,7 @@ def test_whatever_fails_in_the_layer_the_program_runs_on(
     script, said = SABOTAGE[where]
     env = {"JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1", "JAXCACHE_LIVE_MAX_SIZE": "1GB"}
     good = run_live(cache_dir=tmp_path / "plain", JAXCACHE_LIVE="0").result
-    for _ in range(2):
+    for _ in range(2 if "RuntimeError" in said else 1):
         ran = run_live(f"import sys\n{script}\n{PROGRAM}", **env)
         assert ran.result == good
         (line,) = ran.err.splitlines()
