@@ -78,7 +78,7 @@ print(json.dumps(found))
 STEP_LINE = BLOCKS[: BLOCKS.index("def step")].count("\n") + 1
 
 
-@pytest.mark.parametrize("live", ["0", "1"])
+@pytest.mark.parametrize("live", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_counts_are_jax_own(run_inside: RunInside, tmp_path: Path, live: str) -> None:
     found = run_inside(BLOCKS, JAXCACHE_LIVE=live)
     for block in ("inner", "outer", "cleared"):

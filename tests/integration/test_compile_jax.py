@@ -47,12 +47,16 @@ def recorded(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> ModuleRec
         pytest.skip("recipes are compiled by JAX 0.5 and later")
 
     def record(
-        path: Path, *args: str, options: tuple[str, ...] = (), home: Path = tmp_path
+        path: Path,
+        *args: str,
+        options: tuple[str, ...] = (),
+        code: int = 0,
+        home: Path = tmp_path,
     ) -> Path:
         recipe = home / "some.recipe"
         words = ("-C", home / "first", "--record", recipe, "--python", each_jax_python, *options)
         done = run_cli("warm", *words, path, *args)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return recipe
 
     return record
@@ -412,17 +416,11 @@ def large(x):
 
 
 @pytest.fixture
-def record(run_cli: RunCli, cache: Path, each_jax_python: str, tmp_path: Path) -> Any:
-    if jax_version(each_jax_python) < (0, 5):
-        pytest.skip("JAX 0.5 and later can be collected")
+def record(recorded: ModuleRecorded) -> Callable[..., Recipe]:
+    """Run a program and return what its recipe says."""
 
-    def run(*args: Any, options: tuple[str, ...] = (), code: int = 0) -> Recipe:
-        recipe = tmp_path / "some.recipe"
-        done = run_cli(
-            "warm", "-C", cache, "--record", recipe, "--python", each_jax_python, *options, *args
-        )
-        assert done.returncode == code, done.stderr
-        with open_recipe(str(recipe)) as file:
+    def run(*args: Any, **options: Any) -> Recipe:
+        with open_recipe(str(recorded(*args, **options))) as file:
             return file.recipe
 
     return run
@@ -451,14 +449,14 @@ def test_the_keys_are_those_of_a_full_run(
     }
 
 
-def test_stubs_never_reach_the_cache(record: Any, cache: Path, script: Any) -> None:
+def test_stubs_never_reach_the_cache(record: Any, tmp_path: Path, script: Any) -> None:
     path = script(LARGE + "large(np.ones(4, np.float32))")
     recipe = record(path, options=("--collect-only",))
     (large,) = [r for r in recipe.requests if r.module == "jit_large"]
     assert large.stubbed
     assert large.compile_seconds is None
-    assert not list(cache.glob("jit_large-*"))
-    assert not list(cache.glob("jit_zeros-*"))
+    assert not list((tmp_path / "first").glob("jit_large-*"))
+    assert not list((tmp_path / "first").glob("jit_zeros-*"))
     assert {r.key for r in record(path).requests} == {r.key for r in recipe.requests}
 
 

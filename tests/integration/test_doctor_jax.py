@@ -385,7 +385,7 @@ def test_two_kinds_of_cpu_in_one_directory_and_the_command_that_parts_them(
     assert len(set(places)) == 2
     for path in places:
         assert (path.parent, len(list(path.glob("jit_*-cache")))) == (shared, 1)
-        assert "mixed-cpus" not in traps(doctor(path, each_jax_python))
+    assert "mixed-cpus" not in traps(doctor(places[1], each_jax_python))
 
 
 # ``doctor -- COMMAND``: it runs a real program and examines the settings that the program had.

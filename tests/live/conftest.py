@@ -1,6 +1,7 @@
 """Run real programs with the live layer in them."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -8,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, clean_environment, has_modules, jax_version
+from conftest import REPOSITORY, clean_environment, find_jax_pythons, has_modules, jax_version
+from once import fill_once
 from plain_jax import run_plain
 from processes import sh
 
@@ -111,6 +113,20 @@ def newer_python(jax_python: str) -> str:
 
 
 @pytest.fixture
+def tmp_path(
+    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """One directory for all that loads ahead: the path of a cache may be in its keys."""
+    if "run_ahead" not in request.fixturenames:
+        return tmp_path
+    number = find_jax_pythons().index(request.getfixturevalue("each_jax_python"))
+    directory = tmp_path_factory.getbasetemp() / f"ahead-jax{number}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
 def run_live(jax_python: str, tmp_path: Path) -> RunLive:
     """Run a program with the layer on, and read what it tells."""
 
@@ -182,3 +198,13 @@ def run_ahead(run_live: RunLive, jax_python: str) -> RunLive:
         return run_live(before + START + program, check=check, WAIT=str(wait), **ON | settings)
 
     return run
+
+
+_first: dict[str, Ran] = {}
+
+
+@pytest.fixture
+def first(run_ahead: RunLive, jax_python: str, tmp_path: Path) -> Ran:
+    """The first run of ``PROGRAM``, once for all tests; the directory is as it left it."""
+    fill_once(tmp_path, lambda: _first.setdefault(jax_python, run_ahead()))
+    return _first[jax_python]

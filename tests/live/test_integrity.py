@@ -153,7 +153,7 @@ compilation_cache.decompress_executable = deadly
 """
 
 
-@pytest.mark.parametrize("preload", ["0", "1"])
+@pytest.mark.parametrize("preload", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_an_entry_that_killed_a_process_is_in_quarantine_the_next_time(
     run_live: RunLive, run_cli: RunCli, tmp_path: Path, preload: str
 ) -> None:

@@ -7,32 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import RunCli, find_jax_pythons, jax_version
-from once import fill_once
+from conftest import RunCli, jax_version
 
 from jaxcache.render.stats import live_line
 from live.conftest import PROGRAM, Ran, RunLive, entries
 from live.loading_ahead import MANY, ON, OTHER_OPTION, START, records, write_record
 
 pytestmark = pytest.mark.jax
-FIRST: dict[str, Ran] = {}
-
-
-@pytest.fixture
-def tmp_path(jax_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One directory for all tests: the path of a cache may be in its keys."""
-    name = f"ahead-jax{find_jax_pythons().index(jax_python)}"
-    directory = tmp_path_factory.getbasetemp() / name
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
-def first(run_ahead: RunLive, jax_python: str, tmp_path: Path) -> Ran:
-    """The first run of ``PROGRAM``, once for all tests; the directory is as it left it."""
-    fill_once(tmp_path, lambda: FIRST.setdefault(jax_python, run_ahead()))
-    return FIRST[jax_python]
 
 
 def test_a_load_with_other_options_is_left_to_jax(run_ahead: RunLive, first: Ran) -> None:

@@ -16,7 +16,7 @@ from processes import sh
 
 from jaxcache.core.system import available_cores
 from jaxcache.live.frame import DamagedEntryError, decode
-from live.conftest import PROGRAM, RunLive, entries, live_environment
+from live.conftest import PROGRAM, Ran, RunLive, entries, live_environment
 from live.loading_ahead import MANY, ON, OTHER_OPTION, START, records, write_record
 from live.test_preload import loads
 from live.test_start_methods import DISTRIBUTED, KERNEL
@@ -25,9 +25,8 @@ pytestmark = pytest.mark.jax
 
 
 def test_damaged_entries_are_compiled_again_and_replaced(
-    run_ahead: RunLive, tmp_path: Path
+    run_ahead: RunLive, first: Ran, tmp_path: Path
 ) -> None:
-    first = run_ahead()
     flipped, torn, gone = entries(tmp_path / "cache")[:3]
     data = bytearray(flipped.read_bytes())
     data[len(data) // 2] ^= 1
@@ -40,10 +39,10 @@ def test_damaged_entries_are_compiled_again_and_replaced(
     assert run_ahead(wait=first["written"])["preload_used"] == first["written"]
 
 
+@pytest.mark.usefixtures("first")
 def test_a_record_counts_only_if_this_user_alone_wrote_it(
     run_ahead: RunLive, tmp_path: Path
 ) -> None:
-    run_ahead()
     (path,) = records(tmp_path / "cache")
     good = loads(tmp_path / "cache")
     faults: dict[str, Callable[[], object]] = {
@@ -75,9 +74,8 @@ LoadSeam.load = deadly
 
 
 def test_after_a_death_while_loading_ahead_the_entry_stays_and_is_loaded_by_request(
-    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+    run_live: RunLive, run_ahead: RunLive, first: Ran, tmp_path: Path
 ) -> None:
-    first = run_ahead()
     number = first["written"]
     died = run_live(DEADLY + START + PROGRAM, WAIT="99", check=False, **ON)
     assert died.code == -signal.SIGKILL
@@ -88,13 +86,13 @@ def test_after_a_death_while_loading_ahead_the_entry_stays_and_is_loaded_by_requ
     assert run_ahead(wait=number)["preload_used"] == number
 
 
+@pytest.mark.usefixtures("first")
 def test_after_a_death_the_records_of_other_users_are_removed_too(
     run_live: RunLive, run_ahead: RunLive, tmp_path: Path
 ) -> None:
     """As far as this user may; whoever sees the mark of the death is the only one."""
     if os.geteuid() != 0:
         pytest.skip("only root may remove the record of another user")
-    run_ahead()
     (path,) = records(tmp_path / "cache")
     run_live(DEADLY + START + PROGRAM, WAIT="99", check=False, **ON)
     other = path.rename(path.with_name("0" * 16))
@@ -116,9 +114,9 @@ LoadSeam.describe_call = deadly
 
 
 def test_a_kill_while_an_executable_is_handed_over_costs_no_entry(
-    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+    run_live: RunLive, run_ahead: RunLive, first: Ran, tmp_path: Path
 ) -> None:
-    number = run_ahead()["written"]
+    number = first["written"]
     program = START + HANDED_OVER + PROGRAM
     died = run_live(program, WAIT=str(number), check=False, **ON)
     assert died.code == -signal.SIGKILL
@@ -145,9 +143,9 @@ xla_client.Client.deserialize_executable = deadly
 
 
 def test_an_entry_that_kills_the_process_in_a_load_by_request_moves_to_quarantine(
-    run_live: RunLive, run_ahead: RunLive, tmp_path: Path
+    run_live: RunLive, run_ahead: RunLive, first: Ran, tmp_path: Path
 ) -> None:
-    number = run_ahead()["written"]
+    number = first["written"]
     program = REFUSED + START + OTHER_OPTION + PROGRAM
     died = run_live(program, WAIT=str(number), check=False, **ON)
     assert died.code == -signal.SIGKILL
@@ -171,9 +169,8 @@ xla_client.Client.deserialize_executable = deadly
 
 
 def test_an_entry_that_kills_every_process_is_in_quarantine_after_the_second(
-    run_ahead: RunLive, tmp_path: Path
+    run_ahead: RunLive, first: Ran, tmp_path: Path
 ) -> None:
-    first = run_ahead()
     for _ in range(2):  # ahead, and by request
         died = run_ahead(before=ALWAYS_DEADLY, wait=0, check=False)
         assert died.code == -signal.SIGKILL
@@ -268,8 +265,9 @@ with open(path, "r+b") as file:
 """
 
 
-def test_an_entry_that_changes_after_it_was_read_is_read_again(run_ahead: RunLive) -> None:
-    first = run_ahead()
+def test_an_entry_that_changes_after_it_was_read_is_read_again(
+    run_ahead: RunLive, first: Ran
+) -> None:
     number = first["written"]
     ran = run_ahead(SPOILED + PROGRAM, wait=number)
     assert (ran["rotten"], ran["replaced"], ran["preload_used"]) == (1, 1, number - 1)
