@@ -77,6 +77,20 @@ def test_doctor_after_a_run_whose_entries_were_evicted(program) -> None:
     assert shown and int(shown[1]) == pytest.approx(sum(sizes), rel=0.1)
 
 
+def test_doctor_after_a_run_with_an_entry_larger_than_the_cap(program) -> None:
+    """Nobody knows what it needs, so that only no cap is sure to help."""
+    jax = program(JAX_COMPILATION_CACHE_MAX_SIZE="4000")
+    jax.write("jax.jit(lambda x: x.cumsum(0).sort(0).argsort(0).cumsum(1))(np.ones((8, 8)))")
+    examine = ("doctor", "--python", jax.python)
+    jax.told(*jax.ways["run"])
+    told = jax.told(*examine, code=1)
+    assert "; larger than the cap: jit__lambda " in told
+    jax.env = with_settings(told, jax.env)
+    assert jax.env["JAX_COMPILATION_CACHE_MAX_SIZE"] == "-1"
+    jax.run()
+    assert jax.run() == Counts(3, 0, 3)
+
+
 @pytest.mark.parametrize("command", ["rm '*'", "prune --max-entries 0 --grace 0s"])
 def test_doctor_after_entries_were_removed(command: str, program) -> None:
     """No eviction: jaxcache removed them."""

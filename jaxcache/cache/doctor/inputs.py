@@ -145,7 +145,7 @@ class Facts:
     def finding(self, rule: str, files: Iterable[str] = (), **values: Any) -> "Finding":
         """Return the finding of a rule here; see :func:`make_finding`."""
         names = tuple(files)
-        shown = {"path": shlex.quote(self.cache.path), "remove": _removal(names), "uncap": _UNCAP}
+        shown = {"path": shlex.quote(self.cache.path), "remove": _removal(names), "uncap": UNCAP}
         raises = "jax_raise_persistent_cache_errors"
         ends = f"JAX ends the program ({raises})" if self.setting(raises) else None
         shown |= {"warns": ends or "JAX warns", "recompiles": ends or "JAX warns and compiles"}
@@ -230,7 +230,7 @@ def larger_cap(needed_bytes: int) -> str:
     return f"export {CAP.upper()}={-(-needed_bytes * 5 // 4000) * 1000}"
 
 
-_UNCAP = (
+UNCAP = (
     f"export {CAP.upper()}=-1 for no cap, and run jaxcache prune --max-size SIZE from time to time"
 )
 #: Keys in a command that removes entries; after it, ``doctor`` names the next.

@@ -131,16 +131,19 @@ def _find_evicted(facts: inputs.Facts, cap: int) -> Iterator[inputs.Finding]:
         if (record := facts.cache.ledger.record(key)) and (record.removed_ns or 0) < began_ns
     ]
     needed = sum(sizes.values()) + sum(record.entry_bytes or 0 for record in evicted)
+    # Larger than the cap, so that JAX wrote none, and no size is recorded.
+    unwritten = [row.module for row in last.rows if row.reason == "over-cap"]
     if evicted and needed > cap:
         modules = dict.fromkeys(record.key.rpartition("-")[0] for record in evicted)
+        larger = f"; larger than the cap: {join_some(unwritten, 3)}" if unwritten else ""
         yield facts.finding(
             "cap-evicts",
             cap=cap,
             count=format_count(len(sizes) + len(evicted), "entry"),
             program=last.program,
             needed=needed,
-            evicted=join_some([*modules], 3),
-            setting=inputs.larger_cap(needed),
+            evicted=join_some([*modules], 3) + larger,
+            setting=inputs.UNCAP if unwritten else inputs.larger_cap(needed),
         )
 
 
