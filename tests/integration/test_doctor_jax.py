@@ -59,16 +59,8 @@ def compile_into(cache: Path, python: str, home: Path, env: dict[str, str] | Non
 @pytest.fixture
 def doctor(run_cli: RunCli) -> Any:
     def examine(cache: Path, python: str, *args: str, **env: str) -> dict[str, Any]:
-        done = run_cli(
-            "doctor",
-            "--json",
-            "-C",
-            cache,
-            "--python",
-            python,
-            *args,
-            env=LOW | {"PYTHONWARNINGS": "", "JAX_COMPILATION_CACHE_DIR": str(cache)} | env,
-        )
+        own = LOW | {"PYTHONWARNINGS": "", "JAX_COMPILATION_CACHE_DIR": str(cache)} | env
+        done = run_cli("doctor", "--json", "-C", cache, "--python", python, *args, env=own)
         assert done.returncode in (0, 1), done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         assert document["interpreter"] is not None, document["no_jax"]

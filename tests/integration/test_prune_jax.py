@@ -91,19 +91,8 @@ def test_jax_with_a_cap_goes_on_where_prune_stopped(
     assert len(everything) >= len(LENGTHS)
     full = sum(p.stat().st_size for p in cache.glob("*-cache"))
 
-    done = run_cli(
-        "prune",
-        "-C",
-        cache,
-        "--max-size",
-        str(full // 2),
-        "--policy",
-        policy,
-        "--grace",
-        "0s",
-        "--yes",
-        "--json",
-    )
+    limits = ("--max-size", str(full // 2), "--policy", policy, "--grace", "0s")
+    done = run_cli("prune", "-C", cache, *limits, "--yes", "--json")
     assert done.returncode == 0, done.stderr
     kept = entries(cache)
     assert {r["key"] for r in json.loads(done.stdout)["removed"]} == everything - kept
@@ -131,22 +120,8 @@ def test_two_prunes_and_a_writer_at_once(tmp_path: Path, jax_python: str, cap: i
     writer = start_jax(jax_python, cache, tuple(range(3, 24)), cap=cap)
 
     def prune_on_and_on() -> list["subprocess.CompletedProcess[str]"]:
-        command = [
-            sys.executable,
-            "-m",
-            "jaxcache",
-            "prune",
-            "-C",
-            str(cache),
-            "--max-entries",
-            "4",
-            "--policy",
-            "lru",
-            "--grace",
-            "0s",
-            "--yes",
-            "--json",
-        ]
+        words = ["--max-entries", "4", "--policy", "lru", "--grace", "0s", "--yes", "--json"]
+        command = [sys.executable, "-m", "jaxcache", "prune", "-C", str(cache), *words]
         runs = []
         while writer.poll() is None:
             done = sh(command, stdin=subprocess.DEVNULL, env=clean_environment(tmp_path))
