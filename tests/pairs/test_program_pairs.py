@@ -125,7 +125,8 @@ def test_explain_names_the_cause_after_warm_jobs(pair: Pair) -> None:
     pair.run("warm", *pair.python, "--jobs", "2", "program.py")
     program = pair.directory / "program.py"
     program.write_text(program.read_text().replace("cos(x) + 2", "cos(x) + 3"))
-    (missed,) = pair.run_json("explain", *pair.python, "program.py")["comparisons"]
+    explain = ("explain", "--json", *pair.python)
+    (missed,) = json.loads(pair.run(*explain, "program.py"))["comparisons"]
     (difference,) = missed["differences"]
     assert (missed["module"], difference["cause"]) == ("jit_second", "constant")
     assert (difference["left"], difference["right"]) == ("2", "3")
