@@ -430,7 +430,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from copy' -l color -x -a 'auto 
 complete -c jaxcache -n '__fish_seen_subcommand_from copy' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from copy' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from copy' -F
-complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_subcommand_from key restore save' -a key -d 'Print a key for the CI system\'s cache, from everything that JAX\'s keys depend on. JAX 0.4.36 to 0.10 puts the cache\'s path into its keys, so this one has it, too: give every job the same path, or set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in each.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_subcommand_from key restore save' -a key -d 'Print a key for the CI system\'s cache, from everything that JAX\'s keys depend on. JAX 0.4.36 to 0.10 puts the cache\'s path into its keys: give every job the same path, or set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in each.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from key' -l hash-files -r -d 'Files whose contents are part of the key; repeatable; \'!GLOB\' excludes.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from key' -l restore-keys -d 'Print the less specific keys instead, the closest first.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from key' -l prefix -r -d 'Prefix of the key.'

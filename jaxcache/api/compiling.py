@@ -407,7 +407,7 @@ class CompilingMethods(Handle):
         from dataclasses import replace
 
         from jaxcache.warm.report.notes import judge_run
-        from jaxcache.warm.where import find_where
+        from jaxcache.warm.where import Use, find_where
 
         chosen = options or options_run.DoctorOptions()
         path = self.location.path
@@ -434,6 +434,8 @@ class CompilingMethods(Handle):
         variables = {"JAX_COMPILATION_CACHE_DIR": absolute_location(path)} if is_named else {}
         uses, _, report = find_where(command, environment=variables)
         used = next((u for u in uses if u.opened), next(iter(uses), None))
+        if is_named and used is None:  # it compiled nothing, and got the directory all the same
+            used = Use(0, chosen.python or "", None, None, None)
         diagnosis = self.diagnose(used=used, options=chosen)
         return replace(diagnosis, findings=judge_run(report, diagnosis.findings)), report
 
@@ -475,7 +477,7 @@ class CompilingMethods(Handle):
             environment["JAX_COMPILATION_CACHE_DIR"] = absolute_location(path)
         elif used and used.opened:
             path = used.opened
-        python = chosen.python or (used.executable if used else None)
+        python = chosen.python or (used.executable if used else None) or None
         facts = query_settings(python, environment)
         if used:
             facts = facts._replace(settings=with_script(facts.settings, used.settings))
@@ -483,6 +485,7 @@ class CompilingMethods(Handle):
             return diagnose(
                 path,
                 facts,
+                environment,
                 uncacheable=used.uncacheable if used else None,
                 max_decoded=chosen.max_decoded or None,
             )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from jaxcache.api.compiling import find_uses, make_bug_report
 from jaxcache.api.handle import locate
 from jaxcache.cli.opening import open_handle
-from jaxcache.cli.output import JsonOutput, Output, emit
-from jaxcache.errors import ExitCode, NoCacheError, NoJaxError, UsageError
+from jaxcache.cli.output import JsonOutput, Output, emit, note
+from jaxcache.errors import ExitCode, InterruptError, NoCacheError, NoJaxError, UsageError
 from jaxcache.options import TEXTS, CacheDir, CacheLocation, LayoutChoice, flag, option
 from jaxcache.options.run import DoctorOptions, PythonChoice, WhereOptions
 from jaxcache.units import format_duration
@@ -39,6 +39,12 @@ def doctor(
     emit(output.form, doctor_view(diagnosis, verbose=verbose, run=report))
     if not diagnosis.exists and not (report and cache.location.is_unset):
         _ = cache.store  # raises that it does not exist
+    if report and report.interrupted:
+        raise InterruptError("interrupted; this is what the command did until then")
+    if report and (code := report.script_exit_code):
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        note(f"the command ended with {how}: what it did until then was examined")
+        return ExitCode.PROBLEMS
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
 
 

@@ -98,7 +98,7 @@ def explain(
     else:
         explanation, exit_code = explain_script(program, run, command=command_line)
     if exit_code == -signal.SIGINT and not explanation.comparisons:
-        raise InterruptError("interrupted; nothing that was compiled until then differs")
+        raise InterruptError("interrupted before a difference was found")
     emit(output.form, explain_view(explanation, run.cache_dir, unfolded=options.all))
     if exit_code == -signal.SIGINT:
         raise InterruptError("interrupted; the explanation ends with the compile that was running")

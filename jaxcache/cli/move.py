@@ -261,8 +261,8 @@ class StepFiles(Options):
 def ci_key(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     """Print a key for the CI system's cache, from everything that JAX's keys depend on.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys, so this one has it, too: give every job
-    the same path, or set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in each.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: give every job the same path, or set
+    JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in each.
     """
     from jaxcache.render.ci import key_view
 

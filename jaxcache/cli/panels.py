@@ -101,11 +101,12 @@ class OptionalValueCommand(PanelCommand):
             following = args[position + 1] if position + 1 < len(args) else ""
             if not option.startswith("-") or option == "-":  # a program on standard input
                 if not self.takes_options_after(option):
-                    if following != "--" and not ctx.resilient_parsing:
-                        self._note_lost_options(option, args[position + 1 :])
-                    if following == "--" and not ctx.allow_interspersed_args:
+                    if following == "--" and any(p.name == "script" for p in self.params):
                         del args[position + 1]
-                    elif following != "--" and ctx.allow_interspersed_args:
+                    elif not ctx.resilient_parsing:
+                        own = args[position + 1 :]
+                        self._note_lost_options(option, [] if following == "--" else own)
+                    if following != "--" and ctx.allow_interspersed_args:
                         args.insert(position + 1, "--")
                     break
                 ctx.allow_interspersed_args = True

@@ -49,8 +49,8 @@ _ENVELOPE = ("key", "kind", "at_ns")
 #: A compaction splits events over segments of about this size.
 _SEGMENT_BYTES = 8 << 20
 _NAMES_PER_LINE = 2_000
-#: Sketches of one module that a compaction keeps.
-_KEPT_SKETCHES = 8
+#: Sketches of one module that a compaction keeps: programs of several shapes share one name.
+_KEPT_SKETCHES = 64
 
 
 class Event(NamedTuple):

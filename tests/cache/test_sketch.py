@@ -245,7 +245,7 @@ def test_a_compaction_keeps_the_newest_sketches_of_each_module(tmp_path: Path) -
     store = open_store(str(tmp_path))
     blob = make_sketch(MODULE)
     events = []
-    for number in range(20):
+    for number in range(80):
         key = f"jit_f-{number:064x}"
         events += [
             Event(key, COMPILE, number + 1),
@@ -256,5 +256,5 @@ def test_a_compaction_keeps_the_newest_sketches_of_each_module(tmp_path: Path) -
     compact(store)
     ledger = Ledger.load(store)
     sketched = [key for key in ledger if (record := ledger.record(key)) and record.sketch]
-    assert len(ledger) == 21
-    assert sorted(sketched) == [*(f"jit_f-{n:064x}" for n in range(12, 20)), "jit_g-" + "0" * 64]
+    assert len(ledger) == 81
+    assert sorted(sketched) == [*(f"jit_f-{n:064x}" for n in range(16, 80)), "jit_g-" + "0" * 64]

@@ -244,7 +244,7 @@ def test_explain_miss_compiles_nothing(run_inside: RunInside, tmp_path: Path) ->
     assert outcomes[1] in ("in-memory", "hit")
     assert outcomes[:1] + outcomes[2:] == ["miss", "miss", "hit", "miss"]
     assert found[0][1].endswith("first time in program.py")
-    assert "not known: the earlier program was not recorded" in found[2][1]
+    assert "not known: no record of the earlier program" in found[2][1]
     assert found[4][2] == ["jax_persistent_cache_min_compile_time_secs"]
     assert re.search(r"compiled too fast to be written: took [\d.]+ s, under 60 s$", found[4][1])
     assert silent == 0, "JAX counted a request"

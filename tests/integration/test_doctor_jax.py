@@ -586,3 +586,19 @@ def test_the_exit_code_foretells_the_second_run(name: str, run_cli: RunCli, tmp_
                 cut(home.cache)
             told = run_cli("doctor", "--python", python, *command, env=home.env, cwd=home.path)
             assert (told.returncode == 0) is hits, (kind, first, second, told)
+
+
+def test_what_became_of_the_command_is_said_and_it_got_the_directory(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "c").mkdir()
+    env = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "other")}
+    for code, said in {
+        "raise SystemExit(3)": "the command ended with exit code 3",
+        "os.kill(os.getpid(), 15)": "the command ended with signal 15",
+        "jax.jit(abs)(1.0)": "",
+    }.items():
+        words = ("-C", tmp_path / "c", "--", jax_python, "-c", f"import os, jax; {code}")
+        done = run_cli("doctor", *words, env=env)
+        assert (done.returncode, said in done.stderr) == (1, True)
+        assert "other" not in done.stdout  # no program chose it, and JAX did not use it

@@ -263,7 +263,7 @@ def test_a_cache_of_plain_jax_is_not_guessed_about(program: Program) -> None:
     program.write(("RATE = 0.1", "RATE = 0.2"))
     difference = only(program.explain())
     assert (difference["cause"], difference["evidence"]) == ("unknown", "unknown")
-    assert difference["meaning"].startswith("not known: the earlier program was not recorded")
+    assert difference["meaning"].startswith("not known: no record of the earlier program")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")

@@ -642,7 +642,7 @@ def test_an_edit_after_a_hit_of_what_plain_python_compiled_is_named_since_the_re
     keys = {path.name.removesuffix("-cache") for path in cache.glob("jit_step-*-cache")}
     script.write_text(PLAIN_PROGRAM.format(name="cos"))
     first_warm = run_cli("warm", *options, script, env=env).stderr
-    assert "not known: the earlier program was not recorded" in first_warm
+    assert "not known: no record of the earlier program" in first_warm
     assert "in full: " not in first_warm  # there is no more to say
     (recorded,) = {p.name.removesuffix("-cache") for p in cache.glob("jit_step-*-cache")} - keys
 

@@ -104,7 +104,7 @@ def _why_not_writable(path: str) -> str:
     return "may not be written by this user"
 
 
-def collect_host_facts(path: str) -> inputs.HostFacts:
+def collect_host_facts(path: str, environment: Mapping[str, str]) -> inputs.HostFacts:
     """Look at the machine, and at the file system that ``path`` is or would be on."""
     if is_remote(path):
         return inputs.HostFacts(os.geteuid(), sys.platform, name_max=_OBJECT_NAME_MAX)
@@ -127,7 +127,7 @@ def collect_host_facts(path: str) -> inputs.HostFacts:
         free_files=files,
         lock_holders=_lock_holders(os.path.join(path, LOCKFILE)),
         name_max=name_max,
-        cache_dir_variable=os.environ.get("JAX_COMPILATION_CACHE_DIR"),
+        cache_dir_variable=environment.get("JAX_COMPILATION_CACHE_DIR"),
     )
 
 
@@ -235,6 +235,7 @@ def run_checks(facts: inputs.Facts) -> tuple[inputs.Finding, ...]:
 def diagnose(
     path: str,
     python: inputs.PythonFacts,
+    environment: Mapping[str, str],
     *,
     uncacheable: Mapping[str, tuple[str, ...]] | None = None,
     max_decoded: int | None = None,
@@ -243,6 +244,7 @@ def diagnose(
 
     Args:
         python: as :func:`jaxcache.warm.child.query.query_settings` returns it.
+        environment: that of JAX there.
         uncacheable: modules of a run that JAX could not cache, by the reason.
         max_decoded: how many entries to decode, the newest first; all if None.
 
@@ -254,7 +256,7 @@ def diagnose(
         collect_cache_facts(path, max_decoded=max_decoded),
         tuple(python.settings),
         python.interpreter,
-        collect_host_facts(path),
+        collect_host_facts(path, environment),
         uncacheable or {},
         python.jax_error,
     )

@@ -14,7 +14,7 @@ from jaxcache.units import format_count, format_duration, join_some
 _SHOWN_NAMES = 4
 
 FIRST_TIME = "first time"
-NOT_KNOWN = "not known: the earlier program was not recorded"
+NOT_KNOWN = "not known: no record of the earlier program"
 ALONE_NO_HIT = "undoing this alone brings no hit"
 NEVER_HITS = "never hits: a name, pointer or constant is another one in each process"
 NOTHING_DIFFERS = "not known: the keys differ, and nothing that is recorded of the program does"

@@ -292,6 +292,7 @@ def live_totals(store: Store) -> dict[str, int | float] | None:
     """Return the live layer's counts in this cache, by name; None where it has not been on."""
     try:
         totals = read_totals(json.loads(store.read(f"{OWN_DIR}/live/totals", limit=1 << 16)))
-    except (JaxcacheError, OSError, ValueError, RecursionError):
+    # The store of a bundle has no such file, and no way to read one.
+    except (JaxcacheError, OSError, ValueError, AttributeError, RecursionError):
         return None
     return {n: v if n.endswith("_seconds") else int(v) for n, v in sorted(totals.items())}

@@ -70,7 +70,7 @@ def diagnose(
     except NoCacheError:
         store = None
     scan_result = scan(store) if store else None
-    facts = _Facts(path, env, collect_host_facts(path), store, scan_result, refused)
+    facts = _Facts(path, env, collect_host_facts(path, env), store, scan_result, refused)
     findings = [f for find in _CHECKS for f in find(facts)]
     entries = scan_result.entries if scan_result else ()
     decoded: Mapping[str, Any] = scan_result.facts if scan_result else {}

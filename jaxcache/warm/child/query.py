@@ -45,7 +45,7 @@ _ANSWERED = (
 
 
 def query_settings(python: str | None, environment: Mapping[str, str]) -> "PythonFacts":
-    """Query a Python for its settings, as the environment here makes them.
+    """Query a Python for its settings, as an environment makes them.
 
     Args:
         python: an interpreter; our own by default.
@@ -62,7 +62,12 @@ def query_settings(python: str | None, environment: Mapping[str, str]) -> "Pytho
     try:
         python = find_python(python)
         answer = query_once(
-            python, "describe.settings", *JAX_DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3
+            python,
+            "describe.settings",
+            *JAX_DEFAULTS,
+            seconds=_SETTINGS_SECONDS,
+            answers=3,
+            env=environment,
         )
     except NoJaxError as error:
         settings = settings_of_environment(environment)
@@ -70,7 +75,7 @@ def query_settings(python: str | None, environment: Mapping[str, str]) -> "Pytho
         return PythonFacts(None, settings, error.message, failed)
     flags = _flags(answer.get("compile_options"))
     interpreter = build(Interpreter, {**answer, "executable": python, "flags": flags})
-    settings = settings_of_jax(answer["settings"], os.environ)
+    settings = settings_of_jax(answer["settings"], environment)
     settings += settings_of_live(answer["live"])
     ended = None if "compile_options" in answer else answer.get("ended")
     return PythonFacts(interpreter, settings, jax_error=ended)
