@@ -79,6 +79,9 @@ STATES = {"hits": "hit", "misses": "miss", "bypassed": "bypass"}
 #: With a real torch, and with four other programs beside it, a cold run can take long.
 SECONDS = 1800
 
+#: torch warns of itself, which the tests would make errors.
+RUN = {"PYTHONWARNINGS": ""}
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -330,7 +333,7 @@ def test_warm_turns_the_caches_on(run_torch: Run, five: Ran, torch_python: str) 
 def test_an_empty_cache_is_filled_as_stats_says(torch_python: str, tmp_path: Path) -> None:
     place = tmp_path / "torch-cache"  # torch quotes no path for its compiler
     place.mkdir()
-    env = {"TORCHINDUCTOR_CACHE_DIR": str(place), "COUNTED": str(tmp_path / "counted")}
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(place), **RUN, "COUNTED": str(tmp_path / "counted")}
     ((_, told),) = run_all([("stats", "--layout", "torch")], home=tmp_path, width=200, env=env)
     path = f"{Path(torch_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     line = next(s for s in without_style(told).splitlines() if "to fill the cache" in s)
@@ -341,7 +344,7 @@ def test_an_empty_cache_is_filled_as_stats_says(torch_python: str, tmp_path: Pat
 
 @acts_on("jaxcache doctor --layout torch -- CMD names the reason")
 def test_a_bypass_is_named_as_explain_says(torch_python: str, tmp_path: Path) -> None:
-    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "COUNTED": str(tmp_path / "counted")}
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), **RUN, "COUNTED": str(tmp_path / "counted")}
     words = ("--layout", "torch", "--json", "--python", torch_python, PROGRAMS / "custom.py")
     done = spawn(tmp_path, "explain", *words, env=env, timeout=SECONDS)
     fixes = {d["fix"] for c in json.loads(done.stdout)["comparisons"] for d in c["differences"]}
