@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from jaxcache.api.bundles import check_signed, resumable
-from jaxcache.api.handle import Handle
+from jaxcache.api.handle import Handle, refuse_foreign
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError, system_errors_as
 from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options import move
@@ -48,6 +48,9 @@ class MovingMethods(Handle):
         from jaxcache.cache.diff import diff_sides
         from jaxcache.layouts import check_same_layout, open_side
 
+        for place in (self.location.path, other.location.path):
+            if os.path.isdir(place):
+                refuse_foreign(place)
         with self.progress("reading"):
             sides = [
                 open_side(cache.location.path, layout=cache.layout_name) for cache in (self, other)

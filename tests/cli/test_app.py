@@ -66,11 +66,13 @@ def test_a_directory_of_other_files_is_refused(
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    (project / "train.py").write_text("print()\n")
-    done = run_cli(*words, "-C", project, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (10, "")
-    assert f"{project} is not a cache" in done.stderr
-    assert [file.name for file in project.iterdir()] == ["train.py"]
+    (project / "ci").mkdir()  # a name as torch gives to directories of code
+    (project / "ci" / "train.py").write_text("print()\n")
+    for line in ((*words, "-C", project), ("diff", project, project)):
+        done = run_cli(*line, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (10, "")
+        assert f"{project} is not a cache" in done.stderr
+    assert [str(p.relative_to(project)) for p in project.rglob("*")] == ["ci", "ci/train.py"]
 
 
 def test_a_directory_with_hidden_files_alone_is_an_empty_cache(
