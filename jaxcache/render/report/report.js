@@ -50,7 +50,7 @@ const font = { family: 'system-ui, "Segoe UI", "DejaVu Sans", sans-serif', size:
   color: "#1c2733" };
 const axis = { gridcolor: "#e8edf1", zeroline: false, linecolor: "#c9d2da", ticks: "outside",
   tickcolor: "#c9d2da", automargin: true };
-const layout = (more) => ({ font, margin: { l: 70, r: 40, t: 34, b: 50 }, paper_bgcolor: "#fff",
+const layout = (more) => ({ font, margin: { l: 70, r: 40, t: 54, b: 50 }, paper_bgcolor: "#fff",
   plot_bgcolor: "#fff", hoverlabel: { align: "left", font: { size: 13 } }, hovermode: "closest",
   legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemsizing: "constant" }, ...more });
 const config = { displaylogo: false, displayModeBar: "hover", responsive: true,
@@ -297,7 +297,7 @@ const ages = () => {
   const top = Math.max(...traces.flatMap((t) => t.y));
   draw("age", traces, { barmode: "group", bargap: 0.25,
     xaxis: { ...axis, title: { text: "less than … ago" } },
-    yaxis: { ...axis, title: { text: "bytes" }, ...ticks(round(top), bytes) } });
+    yaxis: { ...axis, title: { text: "bytes", standoff: 12 }, ...ticks(round(top), bytes) } });
 };
 
 const row = (cells, tag) => {
