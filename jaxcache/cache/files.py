@@ -59,7 +59,7 @@ def is_foreign(path: str) -> bool:
         for file in files:
             if file.name == CACHE_TAG:  # which programs of any kind leave
                 continue
-            in_torch_cache = file.is_dir() and re.fullmatch(_IN_TORCH_CACHE, file.name)
+            in_torch_cache = bool(file.is_dir() and re.fullmatch(_IN_TORCH_CACHE, file.name))
             if in_torch_cache and len(file.name) == 2:
                 in_torch_cache = any(f"c{file.name}" == name[:3] for name in os.listdir(file))
             if split_name(file.name)[0] is not FileKind.STRAY or in_torch_cache:

@@ -240,10 +240,11 @@ def test_a_prefix_without_objects_is_no_cache(
     assert "cache not found" in done.stderr and "check the path in the URL" in done.stderr
 
 
-@pytest.mark.parametrize("line", ["diff {} .", "diff . {}", "copy {} there"])
+@pytest.mark.parametrize("line", ["diff {} here", "diff here {}", "copy {} there"])
 def test_a_place_without_objects_is_no_cache(
     run_cli: RunCli, remote: str, line: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "here").mkdir()
     done = run_cli(*line.format(f"{remote}-mistyped").split(), cwd=tmp_path)
     assert (done.returncode, "cache not found" in done.stderr) == (10, True), done
 
