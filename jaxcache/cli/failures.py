@@ -161,6 +161,8 @@ def _usage_error(error: Exception) -> JaxcacheError:
         message = f"No such option: {option}"
         if near := get_close_matches(option, similar, 1, cutoff=0.7):
             hint = f"did you mean {near[0]}?"
+        elif context and not context.allow_interspersed_args:
+            hint = f"an option of your program goes after its name; {hint}"
     elif context and getattr(error, "option_name", None) == "--unused-for":
         takes_filter = any("--filter" in p.opts for p in context.command.params)
         hint = (

@@ -25,6 +25,7 @@ from jaxcache.cli.plain import ALONE
         (("ls", "--unused-for", "7d"), "write --filter 'unused>7d'"),
         (("prune", "--max-size", "10", "GB"), "write 10GB, or quote it: '10 GB'"),
         (("pin", "--unused-for", "7d"), "see jaxcache pin --help"),
+        (("warm", "--steps", "2", "train.py"), "an option of your program goes after its name"),
         (("prnue", "--max-size", "1"), "did you mean prune?"),
         (("ci", "rstore"), "did you mean restore?"),
         (("xyzzy",), "jaxcache --help lists them"),
