@@ -6,6 +6,7 @@ payloads and random bytes (arrays), compressible like a program with constants.
 
 import hashlib
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,13 +81,30 @@ def measure(setting: Setting) -> Iterator[Row]:
     again = ["sh", "-c", 'rm -rf "$1"; cp -r "$0" "$1"; shift; exec "$@"', str(large), str(few)]
     for jobs in (1, 2):
         yield compare(
-            f"`seal` of 10 × {megabytes} MB, {jobs} thread{'s' * (jobs > 1)} / `zstd -t`",
+            f"`seal` of 10 × {megabytes} MB, {jobs} thread{'s' * (jobs > 1)} / {_SEAL_FLOOR}",
             command([*again, sys.executable, "-c", _SEAL_AS_IS, str(few), str(jobs)]),
-            command([*again, "sh", "-c", 'exec zstd -q -t "$0"/*-cache', str(few)]),
+            command([*again, "sh", "-c", _READ_AND_WRITE, str(few)]),
             pairs=setting.pairs,
         )
+    subprocess.run([*again, sys.executable, "-c", _SEAL_AS_IS, str(few), "2"], check=True)
+    yield compare(
+        f"`verify --no-payload --jobs 2` of the sealed ones / {_DIGEST_FLOOR}",
+        command(jaxcache("verify", "-q", "-C", few, "--no-payload", "--jobs", "2")),
+        command(["sh", "-c", _DIGEST, str(few)]),
+        pairs=setting.pairs,
+        at_most=1.15,
+    )
 
 
+_DIGEST_FLOOR = "floor: `zstd -d` and `sha256sum` on two cores"
+_DIGEST = 'printf "%s\\n" "$0"/*-cache | xargs -n 1 -P 2 sh -c \'zstd -q -d -c "$0" | sha256sum\''
+_SEAL_FLOOR = "floor: `zstd -d`, `sha256sum`, `cp` and `sync` of each"
+_READ_AND_WRITE = """
+for file in "$0"/*-cache; do
+  zstd -q -d -c "$file" | sha256sum >"$file.sum"
+  cp "$file" "$file.new" && sync "$file.new" && mv "$file.new" "$file"
+done
+"""
 #: seal without the payload check, which synthetic payloads would not pass.
 _SEAL_AS_IS = """
 import sys, time
