@@ -1,23 +1,28 @@
-"""``CACHEDIR.TAG``: in each cache that a command fills, and no stray file to any of them."""
+"""``CACHEDIR.TAG`` in each cache that a command fills, and directories of other programs."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 from conftest import RunCli
 from object_server import Proxy
-from ways import WAYS, names, old_copy
+from ways import OLD_NS, WAYS, names, old_copy
 
 TAG = "CACHEDIR.TAG"
 SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n"
+#: A directory of another program, with a file whose name is like one of ours.
+THEIRS = "levanter_kernel_autotune"
+FILE = f"{THEIRS}/deeper/.jaxcache-tmp-1-theirs"
 
 
 @pytest.fixture
-def tagged(run_cli: RunCli, tmp_path: Path) -> Path:
+def cache(tmp_path: Path) -> Path:
     cache = old_copy(tmp_path / "cache")
     (cache / TAG).write_bytes(SIGNATURE)
-    os.utime(cache / TAG, ns=(10**18, 10**18))
+    (cache / FILE).parent.mkdir(parents=True)
+    (cache / FILE).write_bytes(bytes(5000))
+    for path in cache.rglob("*"):
+        os.utime(path, ns=(OLD_NS, OLD_NS))
     return cache
 
 
@@ -51,42 +56,45 @@ def test_a_directory_with_other_files_is_not_tagged(
     assert not (other / TAG).exists()
 
 
-def test_a_bucket_gets_no_tag(run_cli: RunCli, tagged: Path, bucket: str, s3: Proxy) -> None:
-    assert run_cli("push", bucket, "-C", tagged).returncode == 0
+def test_a_bucket_gets_neither(run_cli: RunCli, cache: Path, bucket: str, s3: Proxy) -> None:
+    assert run_cli("push", bucket, "-C", cache).returncode == 0
     sent = s3.names("put")
-    assert sent and not any(TAG in name for name in sent)
-
-
-def test_the_tag_is_no_entry_and_no_stray_file(run_cli: RunCli, tagged: Path) -> None:
-    verified = run_cli("verify", "-C", tagged)
-    assert (verified.returncode, TAG in verified.stdout + verified.stderr) == (0, False)
-    found = run_cli("doctor", "-C", tagged, "--python", "/nonexistent").stdout
-    assert TAG not in found and "stray" not in found
-    files = json.loads(run_cli("stats", "-C", tagged, "--json").stdout)["files"]
-    assert [f["files"] for f in files if f["kind"] == "own"] == [1]
+    assert sent and not any(TAG in name or THEIRS in name for name in sent)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "line",
     [
-        ("prune", "--max-size", "0", "--orphans", "--side-caches", "--yes"),
-        ("rm", "*", "--yes"),
-        ("verify", "--fix", "--delete", "--yes"),
+        "prune --max-size 0 --orphans --legacy --quarantine --side-caches --yes",
+        "rm * --yes",
+        "verify --fix --delete --yes",
     ],
-    ids=["prune", "rm", "verify"],
 )
-def test_the_tag_stays(run_cli: RunCli, tagged: Path, words: tuple[str, ...]) -> None:
-    assert run_cli(*words, "-C", tagged).returncode == 0
-    assert (tagged / TAG).read_bytes() == SIGNATURE
+def test_both_stay(run_cli: RunCli, cache: Path, line: str) -> None:
+    assert run_cli(*line.split(), "-C", cache).returncode == 0
+    assert (cache / TAG).read_bytes() == SIGNATURE
+    assert (cache / FILE).read_bytes() == bytes(5000)
 
 
-def test_the_tag_is_not_carried(run_cli: RunCli, tagged: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["copy", "pull", "push", "restore", "save"])
+def test_neither_is_carried(run_cli: RunCli, cache: Path, tmp_path: Path, way: str) -> None:
     other = tmp_path / "other"
-    (other / "theirs").mkdir(parents=True)
-    assert run_cli("copy", tagged, other).returncode == 0
-    assert not (other / TAG).exists()
-    assert run_cli("export", tmp_path / "cache.jxb", "-C", tagged).returncode == 0
-    assert TAG not in run_cli("ls", tmp_path / "cache.jxb").stdout
+    (other / "others").mkdir(parents=True)
+    assert run_cli(*WAYS[way](cache, other)).returncode == 0
+    assert names(other) == names(cache)
+    assert not {TAG, THEIRS} & {path.name for path in other.iterdir()}
+
+
+def test_neither_is_in_a_bundle(run_cli: RunCli, cache: Path, bundle: Path) -> None:
+    listed = run_cli("ls", "-q", "-C", bundle).stdout.split()
+    assert {f"{key}-cache" for key in listed} == names(cache)
+
+
+def test_a_limit_on_the_size_does_not_count_what_others_have(run_cli: RunCli, cache: Path) -> None:
+    own = [path for path in cache.iterdir() if path.name not in (TAG, THEIRS)]
+    size = sum(path.stat().st_size for path in own)
+    done = run_cli("prune", "--max-size", size, "-C", cache, "--dry-run")
+    assert "nothing to remove" in done.stderr
 
 
 def test_a_tag_makes_no_cache_of_a_directory(run_cli: RunCli, tmp_path: Path) -> None:

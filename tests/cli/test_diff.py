@@ -23,33 +23,6 @@ def cache(corpus: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(corpus / SMALL, tmp_path / "cache"))
 
 
-def test_diff_says_what_is_at_stake(
-    run_cli: RunCli, corpus: Path, cache: Path, tmp_path: Path
-) -> None:
-    other = corpus / SECOND
-    done = run_cli("diff", cache, other, "--json")
-    assert done.returncode == 1
-    document = json.loads(done.stdout)
-    assert (document["same"], document["equal"]) == (0, False)
-    assert len(document["only_left"]) == len(names(cache))
-    assert len(document["only_right"]) == len(names(other))
-    assert document["left"]["only_size_bytes"] == sum(
-        p.stat().st_size for p in cache.glob("*-cache")
-    )
-    rows = run_cli("diff", cache, other).stdout.splitlines()
-    assert {r[0] for r in rows} == {"<", ">"}
-    assert len(run_cli("diff", cache, other, "-q").stdout.split()) == 14
-    assert len(run_cli("diff", cache, other, "--jsonl").stdout.splitlines()) == 14
-    (tmp_path / "twin").mkdir()
-    for path in cache.glob("*-cache"):
-        shutil.copy2(path, tmp_path / "twin")
-    first, second = sorted((tmp_path / "twin").glob("*-cache"))[:2]
-    shutil.copyfile(second, first)
-    second.write_bytes(b"")
-    rows = run_cli("diff", cache, tmp_path / "twin").stdout.splitlines()
-    assert sorted(r.split("\t")[0] for r in rows) == ["!", "<", "x>"]
-
-
 def test_compile_seconds_are_those_of_ls(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
     """The ledger has them exactly; it makes no difference between two copies of an entry."""
     twin = Path(shutil.copytree(cache, tmp_path / "twin"))

@@ -1,18 +1,14 @@
 """Plain command lines, which are read without the parser: it reads the same in them."""
 
 import io
-import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processes import sh
 
 from jaxcache.cli.app import load_command
 from jaxcache.cli.commands import COMMANDS, REQUIRED, expand_options, load
@@ -133,13 +129,3 @@ def test_the_parser_reads_the_same_in_any_line_that_is_plain(line: tuple[str, li
 )
 def test_what_is_not_plain_is_left_to_the_parser(line: str) -> None:
     assert read_plain(line.split(" ")) is None
-
-
-def test_a_plain_line_does_not_import_the_parser(corpus: Path, tmp_path: Path) -> None:
-    script = (
-        "import sys; from jaxcache.cli.main import run\n"
-        f"code = run(['ls', '-C', {str(corpus / '0.10.2-cpu-zstd')!r}])\n"
-        "print(code, {'typer', 'click', 'rich'} & sys.modules.keys(), file=sys.stderr)"
-    )
-    done = sh([sys.executable, "-c", script], env=clean_environment(tmp_path))
-    assert done.stderr == "0 set()\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import run_in_process
 from conftest import CORPUS, REPOSITORY
-from golden import NOW_NS, held_still
+from golden import NOW_NS, held_still, make_alike
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.write import append
@@ -38,8 +38,10 @@ COMMANDS = (
     "seal --dry-run",
     "diff cache other",
     "doctor --python ./python",
+    "doctor --verbose --python ./python",
     "explain -C cache jit_mlp jit_loss",
     "explain --churn",
+    "explain --churn -C alike",
     "export x.jxb",
     "copy x.jxb new --dry-run",
     "copy x.jxb y.jxb",
@@ -83,7 +85,8 @@ def world() -> Iterator[Path]:
         Event(mlp, HIT, NOW_NS - 3600 * 10**9, {"count": 4}),
     ]
     assert append(store, events)
-    for directory in (cache, root / "other"):
+    make_alike(root / "alike")
+    for directory in (cache, root / "other", root / "alike"):
         for number, file in enumerate(sorted(directory.glob("*-cache"))):
             at_ns = NOW_NS - number * _DAY_NS - 60 * 10**9
             os.utime(file, ns=(at_ns, at_ns))

@@ -86,43 +86,27 @@ def test_sealing_changes_the_frame_and_nothing_else(run_cli, cache: Path, smalle
     assert all(e["sealed"] for e in listed["entries"])
 
 
-def test_a_line_for_each_entry(run_cli, corpus: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
-    torn = min(cache.glob("*-cache"))
-    torn.write_bytes(torn.read_bytes()[:-9])
-    os.utime(torn, (10**9, 10**9))
-    lines = [json.loads(x) for x in run_cli("seal", "-C", cache, "--jsonl").stdout.splitlines()]
-    assert sorted(x["outcome"] for x in lines) == ["problem", *["sealed"] * 6]
-    again = [json.loads(x) for x in run_cli("seal", "-C", cache, "--jsonl").stdout.splitlines()]
-    assert sorted(x["outcome"] for x in again) == ["problem", *["skipped"] * 6]
-
-
-def test_a_higher_level_is_tried_once(run_cli, corpus: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
-    first = seal(run_cli, cache, "--recompress", "1")
+def test_a_higher_level_is_tried_once(run_cli, local: Path) -> None:
+    first = seal(run_cli, local, "--recompress", "1")
     assert len(first["sealed"]) == 7
     # Nothing grows by more than its checksum.
     assert all(s["size_bytes_after"] <= s["size_bytes"] + 4 for s in first["sealed"])
-    second = seal(run_cli, cache, "--recompress", "19")
+    second = seal(run_cli, local, "--recompress", "19")
     assert len(second["sealed"]) == 7 and second["summary"]["saved_bytes"] > 0
-    assert seal(run_cli, cache, "--recompress", "19")["sealed"] == []
-    assert seal(run_cli, cache, "--recompress", "3")["sealed"] == []
-    shutil.rmtree(cache / ".jaxcache")
-    assert seal(run_cli, cache, "--recompress", "19")["skipped"][0]["reason"] == "no-gain"
+    assert seal(run_cli, local, "--recompress", "19")["sealed"] == []
+    assert seal(run_cli, local, "--recompress", "3")["sealed"] == []
+    shutil.rmtree(local / ".jaxcache")
+    assert seal(run_cli, local, "--recompress", "19")["skipped"][0]["reason"] == "no-gain"
 
 
-def test_a_bad_entry_is_reported_and_not_cemented(run_cli, corpus: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
-    (short,) = cache.glob("jit_mlp-*")
+def test_a_bad_entry_is_reported_and_not_cemented(run_cli, local: Path) -> None:
+    (short,) = local.glob("jit_mlp-*")
     short.write_bytes(short.read_bytes()[:-9])
-    (odd,) = cache.glob("jit_loss-*")
+    (odd,) = local.glob("jit_loss-*")
     odd.write_bytes(zstandard.compress(bytes(4) + b"no executable at all"))
     os.utime(short, (10**9, 10**9))
     before = {p: p.read_bytes() for p in (short, odd)}
-    document = seal(run_cli, cache, code=1)
+    document = seal(run_cli, local, code=1)
     assert {p["kind"] for p in document["problems"]} == {"truncated", "bad-payload"}
     assert len(document["sealed"]) == 5
     assert {p: p.read_bytes() for p in (short, odd)} == before
@@ -139,31 +123,25 @@ def test_a_large_sealed_entry_that_was_cut_is_found(run_cli, tmp_path: Path) -> 
     assert [p["kind"] for p in document["problems"]] == ["truncated"]
 
 
-def test_what_is_being_written_is_left_alone(run_cli, corpus: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
-    (short,) = cache.glob("jit_mlp-*")
+def test_what_is_being_written_is_left_alone(run_cli, local: Path) -> None:
+    (short,) = local.glob("jit_mlp-*")
     short.write_bytes(short.read_bytes()[:-9])
-    document = seal(run_cli, cache)
+    document = seal(run_cli, local)
     assert [s["reason"] for s in document["skipped"]] == ["young"]
 
 
-def test_left_over_temporary_files_go(run_cli, corpus: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
-    (cache / ".jaxcache-tmp-1-abc").write_bytes(b"half")
-    seal(run_cli, cache)
-    assert not list(cache.glob(".jaxcache-tmp-*"))
+def test_left_over_temporary_files_go(run_cli, local: Path) -> None:
+    (local / ".jaxcache-tmp-1-abc").write_bytes(b"half")
+    seal(run_cli, local)
+    assert not list(local.glob(".jaxcache-tmp-*"))
 
 
-def test_a_ledger_of_many_segments_is_compacted(run_cli, corpus: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
-    store = open_store(str(cache))
+def test_a_ledger_of_many_segments_is_compacted(run_cli, local: Path) -> None:
+    store = open_store(str(local))
     key = "jit_step-" + "a" * 64
     for at in range(COMPACT_ABOVE + 1):
         append(store, [Event(key, HIT, at)])
-    seal(run_cli, cache)
+    seal(run_cli, local)
     ledger = Ledger.load(store)
     assert len(ledger.segments) <= 2  # the compacted one, and what seal has added
     record = ledger.record(key)
@@ -176,16 +154,10 @@ def test_levels_have_bounds(run_cli, tmp_path: Path) -> None:
         assert run_cli("seal", "-C", tmp_path, "--recompress", level).returncode == 2
 
 
-def test_a_refused_write_is_no_damage(cache: Path, tmp_path: Path) -> None:
+def test_a_refused_write_is_no_damage(local: Path, tmp_path: Path) -> None:
     """With a limit of 0 bytes per file, as on a disk without room."""
-    done = sh(
-        [
-            "sh",
-            "-c",
-            f"ulimit -f 0; exec {sys.executable} -m jaxcache seal --recompress 19 -C {cache}",
-        ],
-        env=clean_environment(tmp_path),
-    )
+    line = f"ulimit -f 0; exec {sys.executable} -m jaxcache seal --recompress 19 -C {local}"
+    done = sh(["sh", "-c", line], env=clean_environment(tmp_path))
     assert done.returncode == 3
     assert "not sealed, because they could not be written: file too large" in done.stderr
     assert "not sound" not in done.stderr

@@ -17,7 +17,7 @@ from terminal import run_all, without_style
 from jaxcache.cache.ledger.record import COMPILE, HIT, MISS, Event
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.live.process import COUNTERS, SUMS
-from jaxcache.store import find_store, open_store
+from jaxcache.store import open_store
 from jaxcache.store.base import FetchedFile
 from jaxcache.store.local import LocalStore
 
@@ -62,11 +62,6 @@ def test_everything_is_counted(run_cli: RunCli, cache: Path) -> None:
         "stray-file": 2,
         "module-mismatch": 1,
     }
-    assert [(g["name"], g["entries"]) for g in document["by_platform"]] == [("cpu", 8)]
-    assert sum(g["entries"] for g in document["by_module"]) == 8
-    assert sum(g["entries"] for g in document["by_age"]) == 8
-    assert [g["name"] for g in document["by_age"]] == ["1h", "1d", "7d", "30d", "90d", "older"]
-    assert document["by_age"][-1]["entries"] == 0
 
 
 def test_prometheus_text_parses(run_cli: RunCli, cache: Path) -> None:
@@ -81,39 +76,11 @@ def test_prometheus_text_parses(run_cli: RunCli, cache: Path) -> None:
     assert len(typed) == len(set(typed)) == 6
 
 
-def test_a_scrape_without_problems_has_a_sample_of_problems(run_cli: RunCli, corpus: Path) -> None:
-    text = run_cli("stats", "--prometheus", "-C", corpus / "0.12.0.1-cpu-zstd").stdout
-    samples = [x for x in text.splitlines() if x.startswith("jaxcache_problems")]
-    assert all(x.endswith(" 0") for x in samples if 'kind="none"' in x)
-    assert any('kind="none"' in x for x in samples)
-
-
-def test_tsv_and_lines(run_cli: RunCli, cache: Path) -> None:
-    rows = [x.split("\t") for x in run_cli("stats", "-C", cache).stdout.splitlines()]
-    assert all(len(row) == 5 for row in rows)
-    assert rows[0][:3] == ["total", "entries", "8"]
-    lines = run_cli("stats", "--jsonl", "-C", cache).stdout.splitlines()
-    assert len(lines) == len(rows)
-    assert json.loads(lines[0])["section"] == "total"
-
-
-def test_an_empty_directory_counts_nothing(run_cli: RunCli, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    document = json.loads(run_cli("stats", "--json", "-C", tmp_path / "empty").stdout)
-    assert document["total"]["entries"] == 0
-    assert document["files"] == []
-    assert run_cli("stats", "--json", "--prometheus", "-C", tmp_path / "empty").returncode == 2
-    ((_, screen),) = run_all([["stats", "-C", tmp_path / "empty"]], home=tmp_path, width=120)
-    assert without_style(screen).splitlines()[1:] == [
-        "no entries yet; to fill the cache: jaxcache warm SCRIPT, or jaxcache run -- CMD"
-    ]
-
-
 def test_one_size_of_a_cache_on_every_screen(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
     """All files count, quarantined ones too, but not the ledger, which bounds itself."""
     key = next(cache.glob("jit_mlp*-cache")).name.removesuffix("-cache")
     facts = {"compile_seconds": 0.0123, "note": "x" * 50_000}
-    assert append(find_store(str(cache)), [Event(key, COMPILE, 1, facts)])
+    assert append(open_store(str(cache)), [Event(key, COMPILE, 1, facts)])
     damaged = next(cache.glob("jit__fun*-cache"))
     damaged.write_bytes(damaged.read_bytes()[:-40] + bytes(30_000))
     # The entry that holds another module than its name says stays.
@@ -136,30 +103,19 @@ def test_one_size_of_a_cache_on_every_screen(run_cli: RunCli, cache: Path, tmp_p
     assert f"cache size {size}" in prune
     assert "12 ms" in ls
     assert "12 ms" in stats
-    rows = [line.rsplit(maxsplit=3)[0] for line in stats.partition("FILES")[2].splitlines()[1:]]
-    assert "own" not in rows
-    assert "quarantine (damaged entries that were moved there)" in rows
-    assert "ledger (uses recorded by jaxcache; not in the cache size)" in rows
 
 
-def test_hits_come_first(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
-    before = run_cli("stats", "-C", cache, "--json")
-    assert json.loads(before.stdout)["hits"] is None
+def test_hits_are_the_same_after_a_compaction(run_cli: RunCli, cache: Path) -> None:
     keys = sorted(p.name.removesuffix("-cache") for p in cache.glob("*-cache"))
     events = [Event(keys[0], COMPILE, 1, {"compile_seconds": 2.5}), Event(keys[1], COMPILE, 1)]
-    assert append(find_store(str(cache)), [*events, Event(keys[0], HIT, 2, {"count": 5})])
-    assert append(find_store(str(cache)), [Event(keys[0], COMPILE, 3), Event(keys[0], HIT, 4)])
-    for _ in range(2):  # before and after a compaction
+    store = open_store(str(cache))
+    assert append(store, [*events, Event(keys[0], HIT, 2, {"count": 5})])
+    assert append(store, [Event(keys[0], COMPILE, 3), Event(keys[0], HIT, 4)])
+    for _ in range(2):
         found = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
         assert (found["hits"], found["misses"]) == (6, 3)
         assert (found["hit_rate"], found["saved_seconds"]) == (6 / 9, 15.0)
-        compact(find_store(str(cache)))
-    ((_, screen),) = run_all([["stats", "-C", cache]], home=tmp_path, width=80)
-    assert without_style(screen).splitlines()[1:4] == [
-        "Hits         6 of 9 recorded requests (67%)",
-        "Misses       3",
-        "Saved        15 s of compiling",
-    ]
+        compact(store)
 
 
 def test_what_a_move_brought_and_nothing_used(
@@ -170,7 +126,7 @@ def test_what_a_move_brought_and_nothing_used(
     assert run_cli("copy", source, cache).returncode == 0
     brought = {p.name: p.stat().st_size for p in cache.glob("*-cache")}
     hit, read, *unused = sorted(brought)
-    append(find_store(str(cache)), [Event(hit.removesuffix("-cache"), HIT, time.time_ns())])
+    append(open_store(str(cache)), [Event(hit.removesuffix("-cache"), HIT, time.time_ns())])
     later = time.time() + 120
     os.utime(cache / read, (later, (cache / read).stat().st_mtime))
     never_used = json.loads(run_cli("stats", "--json", "-C", cache).stdout)["never_used"]

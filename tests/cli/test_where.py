@@ -41,13 +41,6 @@ def test_a_command_that_ran_out_of_time_is_not_said_to_import_no_jax(run_cli: Ru
     assert "no Python below it imported jax within 0.1 s" in done.stderr
 
 
-def test_options_that_do_not_fit(run_cli: RunCli) -> None:
-    for words in (["--stop"], ["-C", "x", "--", "true"]):
-        done = run_cli("where", *words)
-        assert done.returncode == 2
-        assert done.stdout == ""
-
-
 def test_a_tilde_that_no_shell_has_expanded(run_cli: RunCli) -> None:
     for command in ("ls", "doctor"):
         done = run_cli(command, env={"JAX_COMPILATION_CACHE_DIR": "~/jax-cache"})

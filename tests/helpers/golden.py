@@ -14,6 +14,7 @@ import shutil
 import tarfile
 import tempfile
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ echo '{"jax_version": "0.10.2", "jaxlib_version": "0.10.2", "platform": "cpu",' 
 ALL = tuple(_FORMS)
 NO_KEYS = tuple(f for f in ALL if f != "keys")
 PLAIN, ODD, TORCH = "0.12.0.1-cpu-zstd", "odd", "torch"
+ALIKE, SHARED, CAPPED = "alike", "shared", "0.12.0.1-cpu-zstd-maxsize"
 _CACHES = tuple(sorted(p.name for p in CORPUS.iterdir() if p.is_dir()))
 _CORE = (PLAIN, "0.4.38-cpu-zlib", "0.10.2-cuda13-h200-kernelcache", ODD, TORCH)
 
@@ -127,10 +129,111 @@ def cases() -> Iterator[Case]:
     for source in _CACHES:
         yield _case("export all.jxb -C @", source=source, packs=True)
     yield _case("trust list", NO_KEYS)
+    yield from _looks()
+    yield from _refusals()
     yield _case("where", ("json", "tsv"))
     yield _case("ls -C nowhere", ("json", "tsv"))
     yield _case("ls --sort nonsense", ("json", "tsv"))
     yield _case(f"show nothing -C {PLAIN}", ("json", "tsv"))
+
+
+def _looks() -> Iterator[Case]:
+    """Choices of entries, and sentences for which a cache needs a certain content."""
+    for cache in (*_CACHES, ODD, TORCH):
+        yield _case(
+            f"doctor -C {cache} --python /nowhere/python", NO_KEYS if cache == ODD else ("json",)
+        )
+    for line in ("ls", "verify", "doctor --python /nowhere/python", "stats"):
+        yield _case(f"{line} -C {SHARED}", NO_KEYS)
+    for line in ("ls -C .", "stats -C home"):
+        yield _case(line, ("json", "tsv"))
+    for text in (
+        "size>5kB",
+        "size<=5kB",
+        "size>3kB --filter size<5kB",
+        "module=jit_*l*",
+        "module!=jit_mlp",
+        "codec=zlib",
+        "sealed=false",
+        "compile<1",
+        "unused<1s",
+        "platform=gpu",
+    ):
+        yield _case(f"ls -C {PLAIN} --filter {text}", ("keys",))
+    for options in ("--sort key --limit 1", "--sort size:asc --limit 3"):
+        yield _case(f"ls -C {PLAIN} {options}", ("keys",))
+    for options in (
+        "codec",
+        "module --limit 2",
+        "module --sort size:asc",
+        "function --sort compile",
+    ):
+        yield _case(f"ls -C {ALIKE} --group-by {options}", NO_KEYS)
+    for options in ("--long", "--sort compile"):
+        yield _case(f"ls -C {ALIKE} {options}", ("tsv", "table"))
+    yield _case(f"ls -C {PLAIN} --sort compile", ("tsv",))
+    yield _case(f"ls -C {PLAIN} --filter unused>9999d", ("table",))
+    yield _case(f"ls -C {ODD} --filter jaxlib=0.12.0.1", ("keys",))
+    yield _case(f"show jit_[jl]* -C {ALIKE}", NO_KEYS)
+    yield _case(f"show jit_mlp* -C {PLAIN} --verbose", ("tsv", "table"))
+    for text in ("mlp", "jit_mpl", "zzz"):
+        yield _case(f"show {text} -C {PLAIN}", ("tsv",))
+    yield _case(f"explain --churn -C {ALIKE}", NO_KEYS)
+    for key in ("jit_loss", *(f"jit_f-{number:064x}" for number in range(4))):
+        yield _case(f"explain {key} -C {ALIKE}")
+    yield _case(f"diff {PLAIN} {ALIKE}", ALL)
+    for options in (
+        f"-C {ODD} --filter jaxlib=0.12.0.1 --unused-for 0s --grace 0s",
+        f"-C {ODD} --quarantine --grace 30d",
+        f"-C {ODD} --max-size 30kB --grace 12d",
+        f"-C {ODD} --max-entries 2 --keep jit_l* --grace 12d",
+        f"-C {CAPPED} --unused-for 365d",
+        f"-C {CAPPED} --unused-for 67h",
+        f"-C {CAPPED} --older-than 200000d",
+        f"-C {PLAIN} --older-than 1d --filter size>4kB",
+        f"-C {PLAIN} --older-than 1d --filter size>4kB --keep jit_mlp",
+        f"-C {PLAIN} --older-than 1d --keep jit_mlp",
+    ):
+        yield _case(f"prune --dry-run {options}", ("json", "tsv"))
+    yield _case("prune --max-size 30kB --grace 12d --yes -C @", ("json", "tsv"), source=ODD)
+    yield _case("rm jit_mlp jit_d* --yes -C @", source=CAPPED)
+
+
+def _refusals() -> Iterator[Case]:
+    """Command lines that make no sense, which are refused before any work."""
+    for options in (
+        "--filter size",
+        "--filter colour=red",
+        "--filter size>big",
+        "--filter module>a",
+        "--filter sealed=maybe",
+        "--filter age>3",
+        "--filter compile>nan",
+        "--sort size:up",
+        "--group-by colour",
+        "--limit -1",
+        "--quiet --json",
+        "--json --jsonl",
+        "--no-such-option",
+    ):
+        yield _case(f"ls -C {PLAIN} {options}", ("json", "tsv"))
+    for options in (
+        "",
+        "--policy lru",
+        "--side-caches",
+        "--max-size lots",
+        "--unused-for 30",
+        "--used-since never",
+        "--max-entries 3 --policy fifo",
+        "--max-entries -3",
+        "--max-entries 3 -q",
+    ):
+        yield _case(f"prune -C nowhere --yes {options}", ("json", "tsv"))
+    yield _case("prune --max-entries 0 --keep jit_typo --yes -C @", source=PLAIN)
+    for options in ("", "--churn x", "a b c"):
+        yield _case(f"explain -C {PLAIN} {options}", ("tsv",))
+    for line in ("where --stop", "where -C x -- true", f"stats --prometheus --json -C {PLAIN}"):
+        yield _case(line, ("tsv",))
 
 
 def _changes(source: str) -> Iterator[Case]:
@@ -179,6 +282,8 @@ class World:
         (root / "unpacked" / "cache").rename(root / TORCH)
         shutil.copytree(INPUTS, root, dirs_exist_ok=True)
         make_odd(root / ODD)
+        make_alike(root / ALIKE)
+        make_shared(root / SHARED)
         (root / "home").mkdir()
         (root / "python").write_text(_PYTHON)
         self.hold(root)
@@ -292,6 +397,39 @@ def make_odd(cache: Path) -> None:
     (cache / OWN_DIR / "ledger" / f"{at_ns}-{'0' * 16}.jsonl").write_text(
         "".join(json.dumps(e.to_json()) + "\n" for e in events)
     )
+
+
+def make_alike(cache: Path) -> None:
+    """A cache whose modules have several keys, and whose keys are not what they are elsewhere."""
+    cache.mkdir()
+    (mlp, dtypes, loss, bigconst) = (
+        next((CORPUS / PLAIN).glob(f"jit_{name}-*-cache"))
+        for name in ("mlp", "dtypes", "loss", "bigconst")
+    )
+    for number, file in enumerate((mlp, dtypes, loss, bigconst)):  # other programs
+        shutil.copy(file, cache / f"jit_f-{number:064x}-cache")
+    for number in range(3):
+        shutil.copy(mlp, cache / f"jit_same-{number:064x}-cache")
+        shutil.copy(mlp, cache / f"jit_at_0x7f{number:010x}-{number:064x}-cache")
+    # The second argument of the one is f32[4,16], and of the other f32[8,16].
+    content = zstandard.decompress(loss.read_bytes(), max_output_size=1 << 24)
+    other = content.replace(b"\x1a\x02\x04\x10", b"\x1a\x02\x08\x10")
+    shutil.copy(loss, cache)
+    (cache / f"jit_loss-{0:064x}-cache").write_bytes(zlib.compress(other, 0))
+    shutil.copy(mlp, cache / bigconst.name)
+    (cache / dtypes.name).touch()
+    junk = bytes(4) + b"no executable" * 10
+    (cache / f"jit_junk-{0:064x}-cache").write_bytes(zlib.compress(junk, 0))
+
+
+def make_shared(cache: Path) -> None:
+    """A cache with a directory of another program, and a tag for backups."""
+    shutil.copytree(CORPUS / PLAIN, cache)
+    theirs = cache / "levanter_kernel_autotune" / "deeper"
+    theirs.mkdir(parents=True)
+    (theirs / "block_sizes_v1.json").write_bytes(bytes(5000))
+    (theirs.parent / ".jaxcache-tmp-1-theirs").touch()
+    (cache / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
 
 
 @contextmanager

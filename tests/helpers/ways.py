@@ -24,10 +24,12 @@ WAYS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
 MOVES = ["push", "pull", "copy"]
 
 
-def old_copy(target: Path) -> Path:
-    """A real cache none of whose files is young."""
-    shutil.copytree(SMALL, target, copy_function=shutil.copyfile)
+def old_copy(target: Path, source: Path = SMALL) -> Path:
+    """A real cache none of whose files is young, and which nobody else may write."""
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+    target.chmod(0o755)
     for file in target.iterdir():
+        file.chmod(0o644)
         os.utime(file, ns=(OLD_NS, OLD_NS))
     return target
 
