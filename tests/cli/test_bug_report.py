@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import os
 import platform
 import shutil
 from pathlib import Path
@@ -83,18 +82,22 @@ def test_no_name_path_or_credential_is_printed(
         assert user not in printed
 
 
-def test_a_bucket_and_its_credentials_are_not_named(run_cli: RunCli, tmp_path: Path) -> None:
-    url = f"s3://{SECRET}:pass{SECRET}@{SECRET}/jax?sig={SECRET}"
+@pytest.mark.parametrize(
+    "place", [f"s3://{SECRET}:pass{SECRET}@{SECRET}/jax?sig={SECRET}", f"{SECRET}://x", SECRET]
+)
+def test_a_cache_that_cannot_be_opened_is_not_named(
+    run_cli: RunCli, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / SECRET).write_text("not a directory")
     env = {"AWS_ACCESS_KEY_ID": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET}
     env |= {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true"}
-    for place in (
-        {"JAX_COMPILATION_CACHE_DIR": url},
-        {"JAX_COMPILATION_CACHE_DIR": f"{SECRET}://x"},
-    ):
-        done = run_cli("bug-report", "--json", "--python", "/nonexistent", env=env | place)
-        assert done.returncode == 0
-        assert SECRET not in done.stdout + done.stderr
-        assert json.loads(done.stdout)["error"]
+    env["JAX_COMPILATION_CACHE_DIR"] = place
+    done = run_cli("bug-report", "--json", "--python", "/nonexistent", env=env)
+    assert done.returncode == 0
+    assert SECRET not in done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert bool(document["error"]) == ("://" in place)  # of a file, doctor has a finding
+    assert document["versions"]["jaxcache"] == jaxcache.__version__
 
 
 @pytest.fixture
@@ -140,16 +143,6 @@ def test_the_report_is_markdown_of_a_few_tables(run_cli: RunCli, planted: dict[s
     assert all(not line or line[0] in "#|" or line == "none" for line in lines)
 
 
-def test_a_cache_that_cannot_be_opened_is_reported_with_its_error(
-    run_cli: RunCli, tmp_path: Path
-) -> None:
-    (tmp_path / SECRET).write_text("not a directory")
-    done = run_cli("bug-report", "--json", "-C", tmp_path / SECRET, "--python", "/nonexistent")
-    document = json.loads(done.stdout)
-    assert (done.returncode, document["versions"]["jaxcache"]) == (0, jaxcache.__version__)
-    assert SECRET not in done.stdout + done.stderr
-
-
 def test_the_versions_are_one_document(run_cli: RunCli) -> None:
     for words in (("--version", "--json"), ("--json", "--version")):
         document = json.loads(run_cli(*words).stdout)
@@ -163,11 +156,3 @@ def test_json_before_the_command_is_refused(run_cli: RunCli, tmp_path: Path) -> 
     done = run_cli("--json", "ls", "-C", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--json belongs after the command" in done.stderr
-
-
-def test_no_environment_variable_of_this_process_is_printed(
-    run_cli: RunCli, planted: dict[str, str]
-) -> None:
-    done = run_cli("bug-report", "--json", "--python", "/nonexistent", env=planted)
-    long_values = {v for k, v in os.environ.items() if k.startswith(("AWS", "PW", "HOSTN"))}
-    assert [v for v in long_values if len(v) > 5 and v in done.stdout] == []

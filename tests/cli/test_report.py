@@ -85,6 +85,11 @@ def browser(program: str) -> Iterator[Browser]:
         yield opened
 
 
+def events(browser: Browser, method: str) -> list[Any]:
+    """What the browser has told of one kind of event."""
+    return [event["params"] for event in browser.events if event["method"] == method]
+
+
 def read_data(page: Path) -> Any:
     match = _DATA.search(page.read_text("utf-8"))
     assert match
@@ -187,23 +192,10 @@ def test_a_real_browser_draws_it_without_a_word(
         assert browser.evaluate(f"document.querySelectorAll({tag!r}).length") == 0
     shown = browser.evaluate("document.body.textContent")
     assert "<svg onload=alert(1)>" in shown
-    said = [
-        e
-        for e in browser.events
-        if e["method"]
-        in (
-            "Runtime.consoleAPICalled",
-            "Runtime.exceptionThrown",
-            "Log.entryAdded",
-            "Page.javascriptDialogOpening",
-        )
-    ]
-    assert said == []
-    asked = [
-        e["params"]["request"]["url"]
-        for e in browser.events
-        if e["method"] == "Network.requestWillBeSent"
-    ]
+    for said in ("Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening"):
+        assert events(browser, said) == []
+    assert events(browser, "Runtime.exceptionThrown") == []
+    asked = [e["request"]["url"] for e in events(browser, "Network.requestWillBeSent")]
     assert asked == [page.as_uri()]
 
 
@@ -251,13 +243,8 @@ def test_the_policy_of_the_page_stops_what_would_leave_it(
     )
     browser.open(page.as_uri())
     assert browser.evaluate("document.title") == "jaxcache report"
-    refused = [e for e in browser.events if e["method"] == "Log.entryAdded"]
-    assert len(refused) >= 2
-    answered = [
-        e["params"]["response"]["url"]
-        for e in browser.events
-        if e["method"] == "Network.responseReceived"
-    ]
+    assert len(events(browser, "Log.entryAdded")) >= 2
+    answered = [e["response"]["url"] for e in events(browser, "Network.responseReceived")]
     assert answered == [page.as_uri()]
 
 
@@ -267,7 +254,7 @@ def test_an_empty_cache_has_a_report(
     (tmp_path / "empty").mkdir()
     browser.open(report(tmp_path / "empty").as_uri())
     assert "The cache is empty." in browser.evaluate("document.body.innerText")
-    assert not [e for e in browser.events if e["method"] == "Runtime.exceptionThrown"]
+    assert events(browser, "Runtime.exceptionThrown") == []
 
 
 def test_only_a_report_is_replaced_without_asking(
@@ -317,16 +304,13 @@ def test_without_plotly_the_report_has_bars_tables_and_the_slider(
     assert browser.evaluate("document.querySelectorAll('#churned tr').length") > 1
     for tag in ("img", "iframe", "a[href^=javascript]", "main b"):
         assert browser.evaluate(f"document.querySelectorAll({tag!r}).length") == 0
-    assert not [e for e in browser.events if e["method"] == "Runtime.exceptionThrown"]
+    assert events(browser, "Runtime.exceptionThrown") == []
 
 
 def test_a_cache_of_torch_is_drawn_and_its_forecast_is_that_of_prune(
     run_cli: RunCli, report: Callable[..., Path], torch_cache: Path
 ) -> None:
-    text = report(torch_cache).read_text("utf-8")
-    match = _DATA.search(text)
-    assert match
-    data = json.loads(match[1])
+    data = read_data(report(torch_cache))
     listing = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)
     assert sorted(data["entries"]["size"]) == sorted(e["size_bytes"] for e in listing["entries"])
     assert set(data["modules"]) == {"aotautograd", "fxgraph"}

@@ -109,21 +109,13 @@ def test_a_program_that_ends_well_at_sigterm(start: Start, code: int) -> None:
 
 
 def test_an_ignored_signal_stays_ignored(cache: Path, tmp_path: Path) -> None:
-    text = "import signal; assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN; print('ok')"
+    program = (
+        "import os, signal; os.kill(os.getppid(), signal.SIGHUP)\n"
+        "assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN; print('ok')"
+    )
+    run = ["nohup", sys.executable, "-m", "jaxcache", "run", "-C", cache, "--"]
     done = sh(
-        [
-            "nohup",
-            sys.executable,
-            "-m",
-            "jaxcache",
-            "run",
-            "-C",
-            cache,
-            "--",
-            sys.executable,
-            "-c",
-            "import os, signal; os.kill(os.getppid(), signal.SIGHUP)\n" + text,
-        ],
+        [*run, sys.executable, "-c", program],
         env=clean_environment(tmp_path),
         stdin=subprocess.DEVNULL,
     )
@@ -222,29 +214,27 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("command", ["warm", "run"])
+@pytest.mark.parametrize(
+    ("cache", "said"),
+    [
+        ("file/cache", "is not a directory [io-error]"),
+        pytest.param(
+            "/proc/jaxcache/cache",
+            "cannot make /proc/jaxcache/cache: ",
+            marks=pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no /proc"),
+        ),
+    ],
+)
 def test_a_cache_that_cannot_be_made_is_refused_before_the_program_starts(
-    run_cli: RunCli, tmp_path: Path, command: str
+    run_cli: RunCli, tmp_path: Path, command: str, cache: str, said: str
 ) -> None:
     (tmp_path / "file").write_text("")
     program = tmp_path / "program.py"
     program.write_text("print('started')\n")
     words = ["--", sys.executable, program] if command == "run" else [program]
-    done = run_cli(command, "-C", tmp_path / "file" / "cache", *words)
+    done = run_cli(command, "-C", cache, *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (10, "")
-    assert "is not a directory [io-error]" in done.stderr
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no /proc")
-@pytest.mark.parametrize("command", ["warm", "run"])
-def test_a_file_system_that_makes_no_directories_is_noticed_before_the_program_starts(
-    run_cli: RunCli, tmp_path: Path, command: str
-) -> None:
-    program = tmp_path / "program.py"
-    program.write_text("print('started')\n")
-    words = ["--", sys.executable, program] if command == "run" else [program]
-    done = run_cli(command, "-C", "/proc/jaxcache/cache", *words)
-    assert (done.returncode, done.stdout) == (10, "")
-    assert "cannot make /proc/jaxcache/cache: " in done.stderr
+    assert said in done.stderr
     assert "[io-error]" in done.stderr
 
 
