@@ -9,8 +9,6 @@ import pytest
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.bundle.format import Origin
 from jaxcache.cache.ci.restore import (
-    CiKey,
-    HashedFiles,
     describe_environment,
     hash_files,
     item_seconds,
@@ -76,15 +74,6 @@ def test_the_directory_counts_where_jax_hashes_it(
     variables = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": caches} if caches else {}
     digests = {describe_environment(host, variables, cache_dir=d).digest for d in ("/a", "/b")}
     assert (len(digests) == 2) == counts
-
-
-def test_older_names_go_from_precise_to_the_environment() -> None:
-    environment = describe_environment(CPU, {}, cache_dir="/cache")
-    key = CiKey(environment, HashedFiles("f" * 64, ("x",)), prefix="my job")
-    loosest = f"my_job-v2-cpu-znver4-jaxlib0.10.2-{environment.digest}-"
-    assert key.key == f"{loosest}jax0.10.2-{'f' * 12}"
-    assert key.restore_keys == (f"{loosest}jax0.10.2-", loosest)
-    assert CiKey(environment, None, prefix="my job").restore_keys == (loosest,)
 
 
 def test_globs_add_files_and_take_them_out_again(tmp_path: Path) -> None:

@@ -6,97 +6,49 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import RunCli
+from conftest import CORPUS, RunCli
+from ways import told
 
 from jaxcache.cache.recipe import Environment, Recipe, Request, encode_recipe
+from jaxcache.core.wire import write_varint
 from jaxcache.entry.options import flag_names
 from jaxcache.render.recipe import compile_view
 from jaxcache.warm.compiling.worker import CompileReport, CompileResult, parse_shard
 
-BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module one" * 9, b"module two", b"")}
-ONE, TWO, OPTIONS = BLOBS
+#: Three modules, one of which calls the host, and one of which has no key.
+SOME = CORPUS.parent / "golden" / "inputs" / "some.recipe"
+ENVIRONMENT = Environment("0.10.2", "0.10.2", "cpu")
 
 
-def request(module: str, digit: str, bytecode: str, **fields: object) -> Request:
-    made = Request(
-        module,
-        bytecode,
-        OPTIONS,
-        0,
-        (0,),
-        (1,),
-        key=f"{module}-{digit * 64}",
-        components={"computation": digit * 64, "XLA flags": "e" * 64},
-        function="step",
-        file="train.py",
-        line=7,
-    )
-    return replace(made, **fields)  # type: ignore[arg-type]
-
-
-RECIPE = Recipe(
-    (Environment("0.10.2", "0.10.2", "cpu", cache_dir="/cache"),),
-    (
-        request("jit_step", "a", ONE, compile_seconds=4.5),
-        request("jit_talk\x1b[31m", "b", TWO, callbacks=1, compile_seconds=0.5),
-        request("jit_far", "c", TWO, key=None, doubts=("captured-zeros",), stubbed=True),
-    ),
-    ("the program did not end well",),
-)
-
-
-def save(path: Path, recipe: Recipe = RECIPE) -> Path:
-    path.write_bytes(b"".join(encode_recipe(recipe, BLOBS.__getitem__)))
+def save(path: Path, environment: Environment, options: dict[str, bytes]) -> Path:
+    """Write a recipe that has a module for each of these compile options, named as they are."""
+    module = b"module"
+    blobs = {hashlib.sha256(data).hexdigest(): data for data in (*options.values(), module)}
+    digests = {data: digest for digest, data in blobs.items()}
+    requests = [
+        Request(name, digests[module], digests[data], 0, (0,), (1,))
+        for name, data in options.items()
+    ]
+    recipe = Recipe((environment,), tuple(requests))
+    path.write_bytes(b"".join(encode_recipe(recipe, blobs.__getitem__)))
     return path
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    return save(tmp_path / "some.recipe")
-
-
-def test_ls_lists_its_modules(run_cli: RunCli, recipe: Path) -> None:
-    done = run_cli("ls", "-C", recipe, "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["summary"] == {
-        "modules": 3,
-        "bytecode_bytes": 110,
-        "compile_seconds": 5.0,
-    }
-    found = {m["module"]: m for m in document["modules"]}
-    assert found["jit_step"]["compile_seconds"] == 4.5
-    assert found["jit_talk\\x1b[31m"]["refusal"] == "host-callbacks"
-    assert (found["jit_far"]["key"], found["jit_far"]["doubts"]) == (None, ["captured-zeros"])
-    keys = run_cli("ls", "-C", recipe, "-q", "--sort", "compile").stdout.splitlines()
+def test_ls_selects_and_sorts_its_modules(run_cli: RunCli) -> None:
+    keys = run_cli("ls", "-C", SOME, "-q", "--sort", "compile").stdout.splitlines()
     assert keys[0] == f"jit_step-{'a' * 64}"
-    assert "\x1b" not in run_cli("ls", "-C", recipe).stdout
-    assert run_cli("ls", "jit_st*", "-C", recipe, "-q").stdout.splitlines() == keys[:1]
-    assert run_cli("ls", "-C", recipe, "--limit", "1").stdout.count("\n") == 1
-    assert run_cli("ls", "-C", recipe, "--filter", "size>1").returncode == 2
-    assert run_cli("ls", "-C", recipe, "--sort", "created").returncode == 2
+    assert run_cli("ls", "jit_st*", "-C", SOME, "-q").stdout.splitlines() == keys[:1]
+    assert run_cli("ls", "-C", SOME, "--limit", "1").stdout.count("\n") == 1
+    assert run_cli("ls", "-C", SOME, "--filter", "size>1").returncode == 2
+    assert run_cli("ls", "-C", SOME, "--sort", "created").returncode == 2
 
 
-def test_show_lists_as_ls_does(run_cli: RunCli, recipe: Path) -> None:
-    assert run_cli("show", recipe).stdout == run_cli("ls", "-C", recipe, "--sort", "key").stdout
-    document = json.loads(run_cli("show", "jit_step", "-C", recipe, "--json").stdout)
-    assert [m["module"] for m in document["modules"]] == ["jit_step"]
-    assert run_cli("show", "nothing", "-C", recipe).returncode == 1
-    assert run_cli("show", recipe, "--hlo").returncode == 2
-
-
-def test_a_file_that_is_no_recipe(run_cli: RunCli, tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("no")
-    done = run_cli("compile", tmp_path / "x", "--json")
-    assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (1, "not-a-recipe")
-    done = run_cli("compile", tmp_path / "gone", "--json")
-    assert json.loads(done.stderr)["error"]["code"] == "no-recipe"
-
-
-@pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "-1/2", "1/2/3", "1/9999999"])
-def test_shards_that_are_none(run_cli: RunCli, recipe: Path, text: str) -> None:
-    done = run_cli("compile", recipe, f"--shard={text}", "--json")
-    assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (2, "bad-shard")
+def test_show_lists_as_ls_does(run_cli: RunCli) -> None:
+    assert run_cli("show", SOME).stdout == run_cli("ls", "-C", SOME, "--sort", "key").stdout
+    shown = told(run_cli, "show", "jit_step", "-C", SOME)["modules"]
+    assert [m["module"] for m in shown] == ["jit_step"]
+    assert run_cli("show", "nothing", "-C", SOME).returncode == 1
+    assert run_cli("show", SOME, "--hlo").returncode == 2
 
 
 def test_shards_that_are_some() -> None:
@@ -121,16 +73,9 @@ def test_recording_does_not_write_over_something_else(run_cli: RunCli, tmp_path:
 def field(number: int, value: "bytes | int | str") -> bytes:
     """One field of a protobuf message."""
     if isinstance(value, int):
-        return varint(number << 3) + varint(value)
+        return write_varint(number << 3) + write_varint(value)
     data = value.encode() if isinstance(value, str) else value
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def varint(value: int) -> bytes:
-    found = b""
-    while value > 0x7F:
-        found, value = found + bytes([value & 0x7F | 0x80]), value >> 7
-    return found + bytes([value])
+    return write_varint(number << 3 | 2) + write_varint(len(data)) + data
 
 
 def debug(*fields: bytes) -> bytes:
@@ -163,28 +108,15 @@ HARMLESS = {
 }
 
 
-def test_compile_options_are_allowed_by_name(run_cli: RunCli, tmp_path: Path) -> None:
-    blobs = dict(BLOBS)
-    requests = []
-    for options, expected in ((HOSTILE, "unknown-option"), (HARMLESS, None)):
-        for name, data in options.items():
-            digest = hashlib.sha256(data).hexdigest()
-            blobs[digest] = data
-            requests.append(
-                replace(
-                    request("jit_f", "a", ONE),
-                    module=f"{name}={expected}",
-                    key=None,
-                    options=digest,
-                )
-            )
-    recipe = Recipe(RECIPE.environments, tuple(requests))
-    path = tmp_path / "some.recipe"
-    path.write_bytes(b"".join(encode_recipe(recipe, blobs.__getitem__)))
-    done = run_cli("ls", "-C", path, "--json")
-    for module in json.loads(done.stdout)["modules"]:
-        expected = module["module"].partition("=")[2]
-        assert module["refusal"] == (None if expected == "None" else expected), module["module"]
+@pytest.mark.parametrize(
+    ("options", "refusal"), [(HOSTILE, "unknown-option"), (HARMLESS, None)], ids=["no", "yes"]
+)
+def test_compile_options_are_allowed_by_name(
+    run_cli: RunCli, tmp_path: Path, options: dict[str, bytes], refusal: str | None
+) -> None:
+    recipe = save(tmp_path / "some.recipe", ENVIRONMENT, options)
+    modules = told(run_cli, "ls", "-C", recipe)["modules"]
+    assert {m["module"]: m["refusal"] for m in modules} == dict.fromkeys(options, refusal)
 
 
 @pytest.mark.parametrize(
@@ -197,8 +129,8 @@ def test_compile_options_are_allowed_by_name(run_cli: RunCli, tmp_path: Path) ->
 def test_a_recipe_starts_no_more_than_is_sane(
     run_cli: RunCli, tmp_path: Path, asked: dict[str, int], code: str, allow: str
 ) -> None:
-    environment = replace(RECIPE.environments[0], **asked)  # type: ignore[arg-type]
-    recipe = save(tmp_path / "some.recipe", replace(RECIPE, environments=(environment,)))
+    environment = replace(ENVIRONMENT, **asked)  # type: ignore[arg-type]
+    recipe = save(tmp_path / "some.recipe", environment, {"jit_f": b""})
     done = run_cli("compile", recipe, "-C", tmp_path / "cache", "--json", "--jobs", "1")
     error = json.loads(done.stderr)["error"]
     assert (done.returncode, error["code"]) == (2, code)

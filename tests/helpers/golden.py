@@ -100,6 +100,7 @@ def cases() -> Iterator[Case]:
     yield _case("show jit* -C some.recipe", NO_KEYS)
     yield _case("show some.recipe", NO_KEYS)
     yield _case("target show h200.json --python /nowhere/python")
+    yield _case("target show h200.json --python /bin/false", ("tsv",))
     for sides in (
         f"-C {PLAIN} jit_mlp jit_loss",
         f"-C {PLAIN} jit_mlp",
@@ -125,7 +126,9 @@ def cases() -> Iterator[Case]:
         "import small.jxb -C @ --python ./python", ALL, source="0.4.38-cpu-zlib", packs=True
     )
     yield _case("ci key --python ./python", NO_KEYS)
-    yield _case("copy small.jxb out.jxb", ("json", "tsv"), packs=True)
+    names = "--hash-files some.recipe --prefix my/job --restore-keys"
+    yield _case(f"ci key --python ./python {names}", ("json", "tsv"))
+    yield from _moves()
     for source in _CACHES:
         yield _case("export all.jxb -C @", source=source, packs=True)
     yield _case("trust list", NO_KEYS)
@@ -234,6 +237,47 @@ def _refusals() -> Iterator[Case]:
         yield _case(f"explain -C {PLAIN} {options}", ("tsv",))
     for line in ("where --stop", "where -C x -- true", f"stats --prometheus --json -C {PLAIN}"):
         yield _case(line, ("tsv",))
+
+
+def _moves() -> Iterator[Case]:
+    """What moves entries of a part of a cache or into a bundle, and what is refused."""
+    for source in ("small.jxb", "0.4.38-cpu-zlib"):
+        yield _case(f"copy {source} out.jxb", ALL, packs=True)
+        for option in ("--dry-run", "--atomic", "--on-conflict=fail"):
+            yield _case(f"copy {source} out.jxb {option}", ("tsv",))
+    for command in ("copy small.jxb new", "import small.jxb -C new"):
+        yield _case(command, ("json", "tsv"), packs=True)
+    for target in ("new", "new.jxb"):
+        yield _case(f"copy home {target}", ("tsv",))
+    for choice in ("jit_mlp*", "--filter module=jit_mlp", "--filter platform=cpu", "nothing"):
+        yield _case(f"export out.jxb {choice} -C {PLAIN}", ("json", "tsv"), packs=True)
+    for choice in (
+        "--include jit_l*",
+        "--include jit_l* --include jit_m*",
+        "--exclude *loss*",
+        "--include jit_l* --exclude *",
+    ):
+        yield _case(f"push other -C {PLAIN} --dry-run {choice}", ("keys", "tsv"))
+    for name in ("out.tar.gz", "out.txt"):
+        yield _case(f"export {name} -C {PLAIN}", ("tsv",))
+    yield _case(f"export out.jxb --sign nobody -C {PLAIN}", ("tsv",))
+    yield _case("import gone.jxb --on-conflict sometimes -C new", ("tsv",))
+    yield _case(f"push http://127.0.0.1:9/x -C {PLAIN}", ("tsv",))
+    yield _case(f"push out.jxb -C {PLAIN}", ("tsv",))
+    yield _case("pull absent -C new", ("tsv",))
+    yield _case("ci restore small.jxb -C @ --everything", NO_KEYS, source="0.4.38-cpu-zstd")
+    yield _case("ci restore small.jxb -C new --everything --lookup-only", NO_KEYS)
+    for place in (PLAIN, "s3://bucket/cache"):
+        yield _case(f"ci restore {PLAIN} -C {place}", ("tsv",))
+    yield _case(f"ci save {PLAIN} -C {PLAIN}", ("tsv",))
+    for status in ("", "running", "-1"):
+        yield _case(f"ci save out.jxb -C {PLAIN} --job-status={status}", ("tsv",))
+    for shard in ("0/4", "5/4", "1", "1/0", "a/b", "-1/2", "1/2/3", "1/9999999"):
+        yield _case(f"compile some.recipe --shard={shard}", ("tsv",))
+    for recipe in ("small.jxb", "python", "gone"):
+        yield _case(f"compile {recipe}", ("tsv",))
+    yield _case("target capture new --python /nowhere/python", ("tsv",))
+    yield _case("trust remove nobody", ("tsv",))
 
 
 def _changes(source: str) -> Iterator[Case]:
