@@ -1,11 +1,7 @@
 """Imports into caches that hold something already, and imports that are interrupted."""
 
-import io
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -27,7 +23,7 @@ from bundling import (
     payload_of,
     write_new,
 )
-from conftest import CORPUS, REPOSITORY
+from conftest import CORPUS
 from ways import OLD_NS, names, old_copy
 
 from jaxcache.cache.bundle.format import BundleError
@@ -36,28 +32,16 @@ from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
 from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import
-from jaxcache.cache.move.plan import MoveAction, Outcome
+from jaxcache.cache.move.plan import MoveAction
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_copy
 from jaxcache.cache.seal import execute_seal, plan_seal
-from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import reporting_to
 from jaxcache.options import SealOptions
 from jaxcache.store import make_store
 from jaxcache.store.base import StoreError, or_error
 from jaxcache.store.local import LocalStore
-
-
-def test_a_good_entry_stays_and_a_bad_one_is_healed(tmp_path: Path) -> None:
-    cache = copy_of(SMALL, tmp_path / "c")
-    good, bad = sorted(cache.glob("*-cache"))[:2]
-    before = (good.read_bytes(), good.stat().st_ino)
-    bad.write_bytes(b"")
-    done = bring(make_bundle(SMALL), cache)
-    assert [s.action for s in done.written] == [MoveAction.HEAL]
-    assert (good.read_bytes(), good.stat().st_ino) == before
-    assert contents(cache) == contents(SMALL)
 
 
 @pytest.fixture
@@ -87,15 +71,10 @@ def test_conflicts_are_kept_replaced_or_refused(conflicting: Path) -> None:
     assert contents(conflicting) == contents(SMALL)
 
 
-def test_atimes_come_where_the_cache_has_them(tmp_path: Path) -> None:
+def test_no_dates_come_where_the_cache_has_none(tmp_path: Path) -> None:
     without = copy_of(CORPUS / "0.12.0.1-cpu-zstd", tmp_path / "without")
     bring(make_bundle(SMALL), without)
     assert not list(without.glob("*-atime"))
-    dated = copy_of(CORPUS / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "dated")
-    first_entry(dated).unlink()
-    bring(make_bundle(CORPUS / "0.8.3-cpu-zstd"), dated)
-    for entry in dated.glob("*-cache"):
-        assert len(entry.with_name(entry.name[:-6] + "-atime").read_bytes()) == 8
 
 
 def test_links_and_directories_in_the_way_stay(tmp_path: Path) -> None:
@@ -117,14 +96,12 @@ def test_links_and_directories_in_the_way_stay(tmp_path: Path) -> None:
 
 
 def test_a_name_that_differs_in_case_only_is_not_written_beside_the_other(tmp_path: Path) -> None:
-    source = copy_of(SMALL, tmp_path / "s")
-    for path in source.glob("*"):
-        if "jit_loss" not in path.name:
-            path.unlink()
-    cache = copy_of(source, tmp_path / "c")
-    (there,) = cache.glob("*-cache")
-    other = there.rename(there.with_name(there.name.replace("jit_loss", "JIT_loss")))
-    assert not bring(make_bundle(source), cache).written
+    cache = tmp_path / "c"
+    cache.mkdir()
+    (entry,) = SMALL.glob("jit_loss-*-cache")
+    other = cache / entry.name.replace("jit_loss", "JIT_loss")
+    shutil.copy(entry, other)
+    assert not bring(make_bundle(SMALL, keys=("jit_loss",)), cache).written
     assert list(cache.glob("*-cache")) == [other]
 
 
@@ -198,48 +175,6 @@ def test_a_full_disk_leaves_whole_entries_or_none(
     assert not execute_import(store, bundle, plan, atomic=atomic).failed
     assert contents(conflicting) == whole
     assert not list((conflicting / ".jaxcache").glob("incoming/*"))
-
-
-@pytest.mark.parametrize("atomic", [False, True])
-def test_kill_nine_leaves_whole_entries_and_the_next_run_does_the_rest(
-    atomic: bool, tmp_path: Path
-) -> None:
-    bundle = tmp_path / "b.jxb"
-    bundle.write_bytes(make_bundle(SMALL))
-    script = (
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "import bundling as t\n"
-        "print('ready', flush=True)\n"
-        "t.bring(Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]), atomic=bool(int(sys.argv[3])))"
-        "\nprint('done', flush=True)\ntime.sleep(60)\n"
-    )
-    tests = REPOSITORY / "tests"
-    path = os.pathsep.join(map(str, (REPOSITORY, tests, tests / "helpers", Path(__file__).parent)))
-    whole = contents(SMALL)
-    for delay in (0.0, 0.004, 0.01, 0.02, 0.04):
-        target = tmp_path / f"c{delay}"
-        child = subprocess.Popen(
-            [sys.executable, "-c", script, bundle, target, str(int(atomic))],
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        time.sleep(delay)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-        if target.exists():
-            entries = [p for p in target.iterdir() if p.name.endswith(("-cache", "-atime"))]
-            for path_ in entries:
-                data = path_.read_bytes()
-                if path_.name.endswith("-cache"):
-                    data = b"".join(decompress_chunks(io.BytesIO(data), len(data)))
-                assert data == whole[path_.name]
-        assert not bring(bundle.read_bytes(), target, atomic=atomic).failed
-        assert contents(target) == whole
-        assert not list(target.glob(".jaxcache-tmp-*"))
 
 
 def test_progress_ends_where_it_said_it_would(conflicting: Path) -> None:
@@ -391,17 +326,10 @@ def test_an_import_replaces_nothing_that_came_since_its_plan(
     assert [step.name for step in done.failed] == [old.name]
     assert done.exit_code == 3
     assert done.rolled_back == atomic
-    assert_adds_up(done)
-
-
-def assert_adds_up(done: Outcome) -> None:
-    """Each step ended once, as exactly one of these."""
-    assert [s.name for s in done.steps] == [s.name for s in done.plan.steps]
-    written = len(done.written)
-    others = [
-        a for a in MoveAction if a not in (MoveAction.WRITE, MoveAction.HEAL, MoveAction.REPLACE)
-    ]
-    assert written + done.count(*others) == len(done.plan.steps)
+    # Each step ended once: it was written, or it ended as one of the others.
+    assert [s.name for s in done.steps] == [s.name for s in plan.steps]
+    others = {*MoveAction} - {MoveAction.WRITE, MoveAction.HEAL, MoveAction.REPLACE}
+    assert len(done.written) + done.count(*others) == len(plan.steps)
 
 
 class InterruptedCommit(LocalStore):

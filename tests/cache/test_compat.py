@@ -272,16 +272,8 @@ def test_without_a_jax_the_variable_tells_whether_keys_are_portable_here(
 
 
 def test_versions() -> None:
-    assert [
-        CACHE_PATH.holds(v) for v in ("0.4.35", "0.4.36", "0.10.9", "0.11.0", "0.11.0rc1", "?")
-    ] == [
-        False,
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    versions = ("0.4.35", "0.4.36", "0.10.9", "0.11.0", "0.11.0rc1", "?")
+    assert [v for v in versions if CACHE_PATH.holds(v)] == ["0.4.36", "0.10.9"]
 
 
 def test_a_version_of_thousands_of_digits_is_some_version() -> None:

@@ -4,11 +4,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from bundling import SMALL
 from conftest import RunCli
+
+from jaxcache.cache.bundle.format import open_bundle
 
 OLD_NS = 10**18
 #: Every command that brings entries of one directory into another, or into a bundle.
@@ -21,6 +24,14 @@ WAYS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
     "export": lambda there, here: ("export", f"{here}.jxb", "-C", there),
     "save-bundle": lambda there, here: ("ci", "save", f"{here}.jxb", "-C", there),
 }
+#: Every command that brings entries out of the bundle beside a directory, into another directory.
+FROM_BUNDLE: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
+    "import": lambda there, here: ("import", f"{there}.jxb", "-C", here),
+    "restore-bundle": lambda there, here: (
+        *("ci", "restore", f"{there}.jxb", "-C", here, "--everything"),
+    ),
+}
+ALL_WAYS = {**WAYS, **FROM_BUNDLE}
 MOVES = ["push", "pull", "copy"]
 
 
@@ -36,6 +47,12 @@ def old_copy(target: Path, source: Path = SMALL) -> Path:
 
 def names(cache: Path) -> set[str]:
     return {p.name for p in cache.glob("*-cache")}
+
+
+def bundled(bundle: Path) -> set[str]:
+    """The entries in a bundle."""
+    with closing(open_bundle(str(bundle))) as found:
+        return {item.file for item in found.manifest.items}
 
 
 def told(run_cli: RunCli, *words: object, code: int = 0) -> Any:
