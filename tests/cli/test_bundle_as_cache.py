@@ -1,12 +1,12 @@
 """``ls``, ``show`` and ``stats`` of a bundle."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli
+from ways import told
 
 SMALL = "0.4.38-cpu-zstd"
 
@@ -17,9 +17,7 @@ def cache(corpus: Path, tmp_path: Path) -> Path:
 
 
 def as_json(run_cli: RunCli, *words: object) -> Any:
-    done = run_cli(*words, "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = told(run_cli, *words)
     del document["cache_dir"]
     return document
 
@@ -64,9 +62,7 @@ def test_a_damaged_bundle_is_listed_with_a_finding(run_cli: RunCli, bundle: Path
     data = bytearray(bundle.read_bytes())
     data[-200:] = bytes(200)
     bundle.write_bytes(data)
-    done = run_cli("ls", "-C", bundle, "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = told(run_cli, "ls", "-C", bundle)
     assert len(found["entries"]) == 7
     assert [p["kind"] for p in found["problems"]] == ["bad-payload"]
     refused = run_cli("show", bundle, "*")

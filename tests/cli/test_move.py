@@ -24,6 +24,7 @@ from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.move.plan import MoveTarget
 from jaxcache.cache.move.stores import make_source
 from jaxcache.cache.move.sync import plan_sync
+from jaxcache.cache.trust import read_private_key
 from jaxcache.cache.verify import check
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.decode import decode_payload
@@ -585,24 +586,21 @@ def test_a_configured_requirement_of_signatures_binds_a_pull_that_signs(
 
 
 def test_what_an_interrupted_push_has_brought_is_signed(
-    run_cli: RunCli, there: Path, tmp_path: Path
+    run_cli: RunCli, there: Path, tmp_path: Path, public: str
 ) -> None:
-    trust = pytest.importorskip("jaxcache.cache.trust")
-    pytest.importorskip("cryptography")
-    public = trust.public_key_text(trust.generate_key(tmp_path / "me.key"))
-    trust.add_trusted(tmp_path / ".config" / "jaxcache", "me", public)
+    assert run_cli("trust", "add", "me", public).returncode == 0
+    signers = [read_private_key(tmp_path / ".config" / "jaxcache" / "me.key")]
     here = tmp_path / "here"
     here.mkdir()
-    target, source, key = Interrupted(here), LocalStore(there), tmp_path / "me.key"
+    target, source = Interrupted(here), LocalStore(there)
     plan = plan_sync(source, target, now_ns=time.time_ns())
     with pytest.raises(KeyboardInterrupt):
-        signers = [trust.read_private_key(key)]
         sender = make_source(source, plan)
         carry_out(sender, target, plan, now_ns=time.time_ns(), jobs=1, signers=signers)
     pulled = told(run_cli, "pull", here, "-C", tmp_path / "one", "--require-signed")
     assert names(tmp_path / "one") == names(here) != names(there)
     assert pulled["untrusted"] == []
-    assert run_cli("push", here, "-C", there, "--sign", key).returncode == 0
+    assert run_cli("push", here, "-C", there, "--sign", "me").returncode == 0
     assert told(run_cli, "pull", here, "-C", tmp_path / "two", "--require-signed")
     assert names(tmp_path / "two") == names(there)
 
