@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import error_of
-from conftest import RunCli, clean_environment
+from conftest import CORPUS, RunCli, clean_environment
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_jax import count_plain
@@ -23,7 +23,6 @@ from jaxcache.render.typeset import set_blocks
 from jaxcache.warm.crosshost.cross_target import CrossTarget
 from jaxcache.warm.crosshost.target_profile import (
     MAX_PROFILE_BYTES,
-    Cpu,
     ProfileDifference,
     ProfileError,
     TargetProfile,
@@ -35,27 +34,8 @@ from jaxcache.warm.crosshost.target_profile import (
     read_profiles,
 )
 
-H200 = TargetProfile(
-    captured_at="2026-01-01T00:00:00.000000Z",
-    platform="gpu",
-    lowering_platform="cuda",
-    platform_version="PJRT C API\ncuda 13000",
-    device_kinds=("NVIDIA H200",) * 8,
-    device_ids=tuple(range(8)),
-    topology=b"\x00topology",
-    topology_fingerprint=str(2**64 - 1),
-    target_config="gpu_device_info { }",
-    python_version="3.12.1",
-    jax_version="0.12.0.1",
-    jaxlib_version="0.12.0.1",
-    jaxlib_digest="ab" * 32,
-    plugins={"jax-cuda13-pjrt": "0.12.0.1", "nvidia-cudnn-cu13": "9.1"},
-    key_codec="zstandard",
-    codec="zstd",
-    cpu=Cpu("x86_64", "Some CPU", ("avx2",)),
-    environment={"XLA_FLAGS": "--xla_gpu_autotune_level=2"},
-    settings={"jax_compilation_cache_dir": None},
-)
+#: A host with eight GPUs, and one with a CPU.
+H200 = read_profile(str(CORPUS.parent / "golden" / "inputs" / "h200.json"))
 HERE = replace(
     H200,
     platform="cpu",
