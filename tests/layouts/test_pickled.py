@@ -1,6 +1,5 @@
 """The inert machine: reads what pickle writes, runs nothing, and cannot be exhausted."""
 
-import os
 import pickle
 import pickletools
 import struct
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_files import Trap
 
 from jaxcache.layouts.torch.graph import decode_graph
 from jaxcache.layouts.torch.pickled import (
@@ -77,20 +77,10 @@ def test_a_damaged_pickle_is_read_or_an_error(data: st.DataObject) -> None:
         assert error.detail
 
 
-class Evil:
-    """Unpickling it would leave a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize("protocol", range(6))
 def test_a_hostile_pickle_is_listed_and_never_run(tmp_path: Path, protocol: int) -> None:
     trap = tmp_path / "trap"
-    data = pickle.dumps([Evil(trap)], protocol)
+    data = pickle.dumps([Trap(trap)], protocol)
     found = read_pickle(data)
     assert not trap.exists()
     assert found.globals == ("posix.mkdir",)

@@ -1,6 +1,6 @@
 """Moving caches of torch's compilers: bundles and copies."""
 
-import json
+import hashlib
 import os
 import shutil
 import tempfile
@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundling import forged
 from conftest import RunCli, first_file
+from torch_files import cut, files, invert
+from ways import MOVES, WAYS, told
 
 from jaxcache.store.base import NewFile
 from jaxcache.store.local import LocalStore
-
-
-def files(cache: Path) -> dict[str, bytes]:
-    """All files of torch."""
-    paths = [p for p in cache.rglob("*") if p.is_file() and ".jaxcache" not in p.parts]
-    return {str(p.relative_to(cache)): p.read_bytes() for p in paths}
 
 
 def test_a_bundle_brings_everything_there(run_cli: RunCli, golden: Path, tmp_path: Path) -> None:
@@ -27,14 +24,13 @@ def test_a_bundle_brings_everything_there(run_cli: RunCli, golden: Path, tmp_pat
     assert "paths and the values of TORCHINDUCTOR_CACHE_DIR" in done.stderr
     assert "torch's caches" in done.stderr
     target = tmp_path / "there"
-    done = run_cli("import", tmp_path / "c.jxb", "-C", target, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["summary"]["written"] == len(files(golden))
+    brought = told(run_cli, "import", tmp_path / "c.jxb", "-C", target)
+    assert brought["summary"]["written"] == len(files(golden))
     assert files(target) == files(golden)
     stamps = {p: (golden / p).stat().st_mtime_ns for p in files(golden)}
     assert {p: (target / p).stat().st_mtime_ns for p in stamps} == stamps
-    again = run_cli("import", tmp_path / "c.jxb", "-C", target, "--json")
-    assert json.loads(again.stdout)["summary"]["written"] == 0
+    again = told(run_cli, "import", tmp_path / "c.jxb", "-C", target)
+    assert again["summary"]["written"] == 0
     assert run_cli("diff", golden, tmp_path / "c.jxb").returncode == 0
 
 
@@ -44,14 +40,10 @@ def test_an_import_records_the_digests_of_code(
     cache, bundle = tmp_path / "in", tmp_path / "c.jxb"
     assert run_cli("export", "-C", golden, bundle).returncode == 0
     assert run_cli("import", "-C", cache, bundle).returncode == 0
-    found = json.loads(run_cli("verify", "-C", cache, "--json").stdout)
+    found = told(run_cli, "verify", "-C", cache)
     assert found["proven"] == found["checked"] == 33
-    kernel = first_file(cache, "*/*.main.so")
-    data = kernel.read_bytes()
-    middle = len(data) // 2
-    inverted = bytes(byte ^ 255 for byte in data[middle : middle + 256])
-    kernel.write_bytes(data[:middle] + inverted + data[middle + 256 :])
-    found = json.loads(run_cli("verify", "-C", cache, "--json").stdout)
+    kernel = invert(first_file(cache, "*/*.main.so"))
+    found = told(run_cli, "verify", "-C", cache, code=1)
     kinds = {p["file"]: p["kind"] for p in found["problems"]}
     assert kinds[str(kernel.relative_to(cache))] == "digest-mismatch"
 
@@ -70,33 +62,25 @@ def test_a_bundle_is_smaller_than_what_torch_saves(
     assert {"py", "main.cpp", "main.so"} <= kinds
 
 
-def test_what_is_damaged_does_not_travel(
-    run_cli: RunCli, torch_cache: Path, tmp_path: Path
-) -> None:
-    bad = first_file(torch_cache, "fxgraph/*/*/*")
-    bad.write_bytes(bad.read_bytes()[:-9])
-    done = run_cli("export", "-C", torch_cache, tmp_path / "c.jxb")
-    assert done.returncode == 3
-    assert f"left out {bad.relative_to(torch_cache)}" in done.stderr
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed"])
-def test_a_damaged_kernel_stays_and_the_rest_travels(
-    run_cli: RunCli, torch_cache: Path, tmp_path: Path, damage: str
+@pytest.mark.parametrize(
+    ("pattern", "damage"),
+    [("fxgraph/*/*/*", cut), ("*/*.main.so", cut), ("*/*.main.so", invert)],
+    ids=["cut graph", "cut kernel", "changed kernel"],
+)
+def test_what_is_damaged_stays_and_the_rest_travels(
+    run_cli: RunCli,
+    torch_cache: Path,
+    tmp_path: Path,
+    pattern: str,
+    damage: Callable[[Path], Path],
 ) -> None:
     run_cli("verify", "-C", torch_cache, "--grace", "0s")  # which records the digests of kernels
-    bad = first_file(torch_cache, "*/*.main.so")
-    data = bad.read_bytes()
-    middle = len(data) // 2
-    changed = data[:middle] + bytes(byte ^ 255 for byte in data[middle:])
-    bad.write_bytes(
-        data[:middle] if damage == "cut" else changed[: middle + 64] + data[middle + 64 :]
-    )
-    done = run_cli("push", tmp_path / "there", "-C", torch_cache)
-    assert done.returncode == 3
-    assert f"left out {bad.relative_to(torch_cache)}" in done.stderr
-    arrived = set(files(tmp_path / "there"))
-    assert set(files(torch_cache)) - arrived == {str(bad.relative_to(torch_cache))}
+    bad = str(damage(first_file(torch_cache, pattern)).relative_to(torch_cache))
+    for words in (("push", tmp_path / "there"), ("export", tmp_path / "c.jxb")):
+        done = run_cli(*words, "-C", torch_cache)
+        assert done.returncode == 3
+        assert f"left out {bad}" in done.stderr
+    assert files(torch_cache).keys() - files(tmp_path / "there") == {bad}
 
 
 def test_an_increment_holds_what_is_new(
@@ -104,8 +88,7 @@ def test_an_increment_holds_what_is_new(
 ) -> None:
     gone = first_file(torch_cache, "aotautograd/*/*")
     gone.unlink()
-    done = run_cli("export", "-C", golden, tmp_path / "i.jxb", "--since", torch_cache, "--json")
-    assert done.returncode == 0, done.stderr
+    told(run_cli, "export", "-C", golden, tmp_path / "i.jxb", "--since", torch_cache)
     run_cli("import", tmp_path / "i.jxb", "-C", tmp_path / "x")
     assert set(files(tmp_path / "x")) == {str(gone.relative_to(torch_cache))}
 
@@ -115,10 +98,9 @@ def test_an_import_heals_what_is_damaged(
 ) -> None:
     run_cli("export", "-C", golden, tmp_path / "c.jxb")
     for pattern in ("fxgraph/*/*/*", "*/*.py", "*/*.main.so"):
-        bad = first_file(torch_cache, pattern)
-        bad.write_bytes(bad.read_bytes()[:100])
-    done = run_cli("import", tmp_path / "c.jxb", "-C", torch_cache, "--json")
-    assert json.loads(done.stdout)["summary"]["heal"] == 3
+        cut(first_file(torch_cache, pattern))
+    healed = told(run_cli, "import", tmp_path / "c.jxb", "-C", torch_cache)
+    assert healed["summary"]["heal"] == 3
     assert files(torch_cache) == files(golden)
 
 
@@ -131,7 +113,9 @@ def test_copy_goes_between_directories_and_bundles(
     assert files(tmp_path / "c") == files(golden)
 
 
-def test_diff_compares_code_and_not_times(run_cli: RunCli, golden: Path, torch_cache: Path) -> None:
+def test_diff_compares_code_and_not_times(
+    run_cli: RunCli, golden: Path, torch_cache: Path, corpus: Path
+) -> None:
     """Of a function that was compiled twice each side keeps another file: nothing differs."""
     directories = [p for p in torch_cache.glob("*/*/") if p.parent.name == "aotautograd"]
     (twice,) = (p for p in directories if len(os.listdir(p)) == 2)
@@ -142,19 +126,17 @@ def test_diff_compares_code_and_not_times(run_cli: RunCli, golden: Path, torch_c
     assert done.returncode == 1
     assert done.stdout == f"aotautograd-{twice.name}\n"
     shutil.rmtree(torch_cache / "fxgraph")
-    left = json.loads(run_cli("diff", golden, torch_cache, "--json").stdout)["left"]
+    left = told(run_cli, "diff", golden, torch_cache, code=1)["left"]
     assert left["only_compile_seconds"] > 1
+    assert run_cli("diff", corpus / "0.10.2-cpu-zstd", golden).returncode == 2
 
 
-def test_layouts_are_not_mixed(run_cli: RunCli, golden: Path, corpus: Path, tmp_path: Path) -> None:
-    run_cli("export", "-C", golden, tmp_path / "t.jxb")
-    jax = shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "jax")
-    done = run_cli("import", tmp_path / "t.jxb", "-C", jax)
-    assert (done.returncode, "other-layout" in done.stderr) == (2, True)
-    run_cli("export", "-C", jax, tmp_path / "j.jxb")
-    done = run_cli("import", tmp_path / "j.jxb", "-C", golden)
-    assert (done.returncode, "other-layout" in done.stderr) == (2, True)
-    assert run_cli("diff", jax, golden).returncode == 2
+def hostile_bundle(name: str, content: bytes) -> bytes:
+    """A bundle of one file that is right in every other respect."""
+    file = {"name": name, "size_bytes": len(content), "created_ns": 0}
+    file["sha256"] = hashlib.sha256(content).hexdigest()
+    facts = {"layout": "torch", "entries": [], "files": [file]}
+    return forged(lambda document: document.update(facts), content)
 
 
 @pytest.mark.parametrize(
@@ -194,36 +176,12 @@ def test_a_bundle_whose_graph_is_not_what_its_name_says_is_refused(
     assert (done.returncode, "bad-bundle" in done.stderr) == (1, True)
 
 
-def hostile_bundle(name: str, content: bytes) -> bytes:
-    """A bundle that is right in every other respect."""
-    import hashlib
-
-    import zstandard
-
-    from jaxcache.cache.bundle.format import (
-        Manifest,
-        SideFile,
-        encode_manifest,
-        pack_header,
-        pack_manifest,
-    )
-    from jaxcache.cache.trust import sign_header
-
-    stream = zstandard.ZstdCompressor().compress(content)
-    side = SideFile(name, len(content), hashlib.sha256(content).hexdigest(), 0)
-    digest = hashlib.sha256(stream).hexdigest()
-    manifest = Manifest((), (side,), (), digest, len(content), layout="torch")
-    packed = pack_manifest(encode_manifest(manifest))
-    return sign_header(pack_header(packed, len(stream), 0), []) + packed + stream
-
-
 def test_a_bucket_holds_the_same_files(
     run_cli: RunCli, golden: Path, bucket: str, tmp_path: Path
 ) -> None:
     sent = run_cli("push", bucket, "-C", golden)
     assert sent.returncode == 0, sent.stderr
-    again = run_cli("push", bucket, "-C", golden, "--json")
-    assert json.loads(again.stdout)["summary"]["written"] == 0
+    assert told(run_cli, "push", bucket, "-C", golden)["summary"]["written"] == 0
     listed = run_cli("ls", "-q", "--sort", "key", "--layout", "torch", "-C", bucket)
     assert listed.stdout == run_cli("ls", "-q", "--sort", "key", "-C", golden).stdout
     assert run_cli("verify", "--layout", "torch", "-C", bucket).returncode == 0
@@ -236,14 +194,7 @@ def test_a_bucket_holds_the_same_files(
     assert files(tmp_path / "copy") == files(golden)
 
 
-TORCH_WAYS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
-    "copy": lambda there, here: ("copy", there, here),
-    "push": lambda there, here: ("push", here, "--layout", "torch", "-C", there),
-    "pull": lambda there, here: ("pull", there, "--layout", "torch", "-C", here),
-}
-
-
-@pytest.mark.parametrize("way", TORCH_WAYS)
+@pytest.mark.parametrize("way", MOVES)
 def test_every_file_that_is_offered_is_counted_once(
     run_cli: RunCli, torch_cache: Path, tmp_path: Path, way: str
 ) -> None:
@@ -258,9 +209,7 @@ def test_every_file_that_is_offered_is_counted_once(
     shutil.copy2(torch_cache / present, here / present)
     (torch_cache / damaged).write_bytes((torch_cache / damaged).read_bytes()[:-40])
     os.utime(torch_cache / damaged, (1e9, 1e9))
-    done = run_cli(*TORCH_WAYS[way](torch_cache, here), "--json")
-    assert done.returncode == 3, done.stderr
-    document = json.loads(done.stdout)
+    document = told(run_cli, *WAYS[way](torch_cache, here), "--layout", "torch", code=3)
     actions = {row["file"]: row["action"] for row in document["entries"]}
     left_out = [problem["file"] for problem in document["left_out"]]
     assert sorted([*actions, *left_out]) == sorted(files(torch_cache))
@@ -272,7 +221,7 @@ def test_every_file_that_is_offered_is_counted_once(
     assert sum(summary[action] for action in set(actions.values())) == len(actions)
 
 
-@pytest.mark.parametrize("way", TORCH_WAYS)
+@pytest.mark.parametrize("way", MOVES)
 def test_an_interrupt_leaves_whole_files_and_nothing_temporary(
     run_cli: RunCli, golden: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +239,7 @@ def test_an_interrupt_leaves_whole_files_and_nothing_temporary(
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     here = tmp_path / "here"
-    done = run_cli(*TORCH_WAYS[way](golden, here))
+    done = run_cli(*WAYS[way](golden, here), "--layout", "torch")
     assert done.returncode == 130, done.stderr
     assert list(temporary.iterdir()) == []
     assert files(here) == {name: files(golden)[name] for name in written}

@@ -1,72 +1,43 @@
 """``ls``, ``show`` and ``stats`` in a cache of torch's compilers."""
 
-import json
 import os
 import pickle
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import RunCli, first_file
+from torch_files import Trap, graphs, two_tier_graph
+from ways import told
 
 from jaxcache.cache.index import read_checked, write_checked
+from jaxcache.layouts.torch.names import digest_of
 from jaxcache.layouts.torch.scan import GraphIndex
-
-
-def document(run_cli: RunCli, *args: str | Path, code: int = 0) -> Any:
-    done = run_cli(*args, "--json")
-    assert done.returncode == code, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_the_layout_is_detected_and_graphs_are_entries(run_cli: RunCli, golden: Path) -> None:
-    listed = document(run_cli, "ls", "-C", golden)
-    entries = listed["entries"]
-    assert [e["module"] for e in entries].count("aotautograd") == 4
-    assert [e["module"] for e in entries].count("fxgraph") == 5
-    assert {e["torch_version"] for e in entries} == {"2.13.0+cpu"}
-    assert {e["platform"] for e in entries} == {"cpu"}
-    by_function = {e["function"]: e for e in entries if e["module"] == "fxgraph"}
-    assert set(by_function) == {"scale", "loss", "spread"}
-    assert by_function["scale"]["source"] == "/srv/app/app.py:17"
-    assert by_function["scale"]["signature"] == "f32[8,8]"
-    assert by_function["scale"]["guards"] is None
-    # what an AOT graph does not tell itself, its FX graphs do
-    assert {(e["function"], e["source"]) for e in entries} == {
-        (e["function"], e["source"]) for e in by_function.values()
-    }
-    groups = document(run_cli, "ls", "-C", golden, "--group-by", "function")["groups"]
-    assert {g["name"] for g in groups} == set(by_function)
-    assert "4096" in by_function["spread"]["guards"]
-    assert listed["problems"] == []
 
 
 def test_graphs_are_chosen_by_their_function(
     run_cli: RunCli, golden: Path, torch_cache: Path
 ) -> None:
-    listed = document(run_cli, "ls", "-C", golden)["entries"]
-    keys = {e["key"] for e in listed if e["function"] == "loss"}
+    keys = {e["key"] for e in graphs(run_cli, golden) if e["function"] == "loss"}
     assert keys
     for args in (("loss",), ("los[s]",), ("--filter", "function=loss")):
-        assert {e["key"] for e in document(run_cli, "ls", "-C", golden, *args)["entries"]} == keys
-    shown = document(run_cli, "show", "-C", golden, "loss")["entries"]
+        assert {e["key"] for e in told(run_cli, "ls", "-C", golden, *args)["entries"]} == keys
+    shown = told(run_cli, "show", "-C", golden, "loss")["entries"]
     assert {s["entry"]["key"] for s in shown} == keys
-    assert document(run_cli, "verify", "-C", golden, "loss", "--level", "quick")["checked"] > 0
-    gone = document(run_cli, "rm", "-C", torch_cache, "loss", "--yes")["removed"]
+    assert told(run_cli, "verify", "-C", golden, "loss", "--level", "quick")["checked"] > 0
+    gone = told(run_cli, "rm", "-C", torch_cache, "loss", "--yes")["removed"]
     assert {r["key"] for r in gone if r["key"]} == keys
-    rows = run_cli("ls", "--long", "-C", golden).stdout.splitlines()
-    assert {row.split("\t")[-1] for row in rows} == {"scale", "loss", "spread"}
+    groups = told(run_cli, "ls", "-C", golden, "--group-by", "function")["groups"]
+    assert {g["name"] for g in groups} == {"scale", "loss", "spread"}
 
 
 def test_a_pipe_says_how_many_files_it_leaves_out(run_cli: RunCli, torch_cache: Path) -> None:
-    listed = document(run_cli, "ls", "-C", torch_cache)["entries"]
-    (key,) = {e["key"] for e in listed if len(e["references"]) == 2}
-    files = document(run_cli, "show", "-C", torch_cache, key)["files"]
+    key = two_tier_graph(run_cli, torch_cache)["key"]
+    files = told(run_cli, "show", "-C", torch_cache, key)["files"]
     inner = next(torch_cache / f["file"] for f in files if f["file"].startswith("fxgraph/"))
     for letter in "ab":  # other graphs under its key
         shutil.copy(inner, inner.with_name(letter * 51))
-    count = len(document(run_cli, "show", "-C", torch_cache, key)["files"])
+    count = len(told(run_cli, "show", "-C", torch_cache, key)["files"])
     lines = run_cli("show", "-C", torch_cache, key).stdout.splitlines()
     assert f"files.more\t{count - 8} (--verbose lists all)" in lines
     lines = run_cli("show", "-C", torch_cache, key, "--verbose").stdout.splitlines()
@@ -80,7 +51,7 @@ def test_kernels_alone_are_known_by_their_locks(run_cli: RunCli, torch_cache: Pa
     (torch_cache / "locks" / f"{kernel.name.partition('.')[0]}.lock").touch()
     for tier in ("aotautograd", "fxgraph"):
         shutil.rmtree(torch_cache / tier)
-    counts = {f["kind"]: f["files"] for f in document(run_cli, "stats", "-C", torch_cache)["files"]}
+    counts = {f["kind"]: f["files"] for f in told(run_cli, "stats", "-C", torch_cache)["files"]}
     assert counts["kernel"] == 4
     other = torch_cache.parent / "locks-of-others"
     (other / "locks").mkdir(parents=True)
@@ -90,11 +61,11 @@ def test_kernels_alone_are_known_by_their_locks(run_cli: RunCli, torch_cache: Pa
 
 def test_seconds_are_counted_once(run_cli: RunCli, golden: Path) -> None:
     """AOT's seconds include Inductor's, so a sum over both tiers must leave those out."""
-    listed = document(run_cli, "ls", "-C", golden)
+    listed = told(run_cli, "ls", "-C", golden)
     backward = next(e for e in listed["entries"] if len(e["references"]) == 2)
-    shown = document(run_cli, "show", "-C", golden, backward["hash"])
+    shown = told(run_cli, "show", "-C", golden, backward["hash"])
     inner = sum(
-        document(run_cli, "show", "-C", golden, key)["seconds"]["total"]
+        told(run_cli, "show", "-C", golden, key)["seconds"]["total"]
         for key in backward["references"]
     )
     assert shown["seconds"]["forward"] + shown["seconds"]["backward"] == pytest.approx(
@@ -108,11 +79,11 @@ def test_seconds_are_counted_once(run_cli: RunCli, golden: Path) -> None:
 def test_filters_sorting_and_keys_are_those_of_every_layout(run_cli: RunCli, golden: Path) -> None:
     slow = run_cli("ls", "-C", golden, "-q", "--filter", "compile>10s").stdout.split()
     assert {k.partition("-")[0] for k in slow} == {"fxgraph"}
-    first = document(run_cli, "ls", "-C", golden, "--sort", "compile", "--limit", "1")
+    first = told(run_cli, "ls", "-C", golden, "--sort", "compile", "--limit", "1")
     assert first["entries"][0]["function"] == "scale"
     assert len(run_cli("ls", "-C", golden, "-q", "aot*").stdout.split()) == 4
     assert run_cli("ls", "-C", golden, "-q", "f").returncode == 1
-    grouped = document(run_cli, "ls", "-C", golden, "--group-by", "module", "--sort", "size")
+    grouped = told(run_cli, "ls", "-C", golden, "--group-by", "module", "--sort", "size")
     assert [g["name"] for g in grouped["groups"]] == ["fxgraph", "aotautograd"]
 
 
@@ -127,91 +98,47 @@ def test_a_plain_listing_opens_no_file(run_cli: RunCli, torch_cache: Path) -> No
 def test_an_index_of_other_fields_is_not_read(
     run_cli: RunCli, torch_cache: Path, tmp_path: Path
 ) -> None:
-    before = document(run_cli, "ls", "-C", torch_cache)
+    before = told(run_cli, "ls", "-C", torch_cache)
     (path,) = tmp_path.rglob("*.idx")
     body = bytes(read_checked(path, GraphIndex.magic)).replace(b'"function": ', b'"callable": ')
     write_checked(path, b"jaxcache-torch-index 5\n", [body])  # as a version without it wrote it
-    assert document(run_cli, "ls", "-C", torch_cache) == before
+    assert told(run_cli, "ls", "-C", torch_cache) == before
 
 
 def test_the_index_spares_reading_and_notices_changes(run_cli: RunCli, torch_cache: Path) -> None:
-    before = document(run_cli, "ls", "-C", torch_cache)
+    before = told(run_cli, "ls", "-C", torch_cache)
     path = first_file(torch_cache, "fxgraph/*/*/*")
     status = path.stat()
     data = path.read_bytes()
     path.write_bytes(bytes(len(data)))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert document(run_cli, "ls", "-C", torch_cache) == before  # not opened
+    assert told(run_cli, "ls", "-C", torch_cache) == before  # not opened
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert document(run_cli, "ls", "-C", torch_cache) != before
+    assert told(run_cli, "ls", "-C", torch_cache) != before
 
 
-def test_show_tells_everything_of_a_graph(run_cli: RunCli, golden: Path) -> None:
-    listed = document(run_cli, "ls", "-C", golden)["entries"]
-    loss = next(e for e in listed if len(e["references"]) == 2)
-    shown = document(run_cli, "show", "-C", golden, loss["hash"][:9])
-    assert shown["root"].endswith("AOTAutogradResult")
-    assert [f["file"].split("/")[0] for f in shown["files"]].count("fxgraph") == 2
-    suffixes = sorted(f["file"].partition(".")[2] for f in shown["files"] if "." in f["file"])
-    assert suffixes == ["main.cpp", "main.cpp", "main.so", "main.so", "py", "py"]
-    assert shown["missing"] == []
-    assert "torch._dynamo.source.LocalSource" in shown["globals"]
-    forward = document(run_cli, "show", "-C", golden, loss["references"][0])
-    assert forward["environment"][0] == "TORCHINDUCTOR_CACHE_DIR"
-    components = {c["component"]: c["hash"] for c in forward["key_components"]}
-    assert len(components) > 600
-    # led by what differs from the nearest other, here from the backward graph of the function
-    assert forward["nearest"]["key"] == f"fxgraph-{loss['references'][1]}"
-    assert "example_inputs[2]" in {d["component"] for d in forward["nearest"]["differences"]}
-    assert shown["nearest"] is None
-    page = run_cli("show", "-C", golden, loss["references"][0]).stdout
+def test_a_graph_is_compared_with_the_nearest_other(run_cli: RunCli, golden: Path) -> None:
+    """Here the forward graph of a function with its backward graph; what differs comes first."""
+    loss = two_tier_graph(run_cli, golden)
+    assert told(run_cli, "show", "-C", golden, loss["hash"][:9])["nearest"] is None
+    forward, backward = loss["references"]
+    nearest = told(run_cli, "show", "-C", golden, forward)["nearest"]
+    assert nearest["key"] == f"fxgraph-{backward}"
+    assert "example_inputs[2]" in {d["component"] for d in nearest["differences"]}
+    page = run_cli("show", "-C", golden, forward).stdout
     assert page.index("nearest.differences[0].component\texample_inputs") < page.index(
         "seconds.total"
     )
-    assert {"gm", "torch_version", "inductor_config[max_autotune]"} <= set(components)
-
-
-def test_a_key_with_several_files_shows_each(run_cli: RunCli, golden: Path) -> None:
-    keys = run_cli("ls", "-C", golden, "-q", "fx*").stdout.split()
-    twice = next(k for k in keys if keys.count(k) == 2)
-    shown = document(run_cli, "show", "-C", golden, twice)
-    assert len(shown["entries"]) == 2
-    page = run_cli("show", "-C", golden, twice, env={"COLUMNS": "100"})
-    assert page.returncode == 0
-
-
-def test_stats_count_every_file(run_cli: RunCli, golden: Path) -> None:
-    counted = document(run_cli, "stats", "-C", golden)
-    files = [p for p in golden.rglob("*") if p.is_file()]
-    assert sum(f["files"] for f in counted["files"]) == len(files)
-    assert counted["directory_bytes"] == sum(p.stat().st_size for p in files)
-    kinds = {f["kind"]: f["files"] for f in counted["files"]}
-    assert (kinds["aot-graph"], kinds["fx-graph"], kinds["generated-python"]) == (4, 5, 4)
-    assert (kinds["kernel"], kinds["kernel-source"]) == (4, 4)
-    assert run_cli("stats", "-C", golden, "--prometheus").returncode == 0
-
-
-class Evil:
-    """Unpickling it would leave a file."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (self.path,)
 
 
 def test_a_hostile_entry_is_listed_and_never_run(
     run_cli: RunCli, torch_cache: Path, tmp_path: Path
 ) -> None:
-    from jaxcache.layouts.torch.names import digest_of
-
     trap = tmp_path / "trap"
-    data = pickle.dumps(Evil(str(trap)), 4)
+    data = pickle.dumps(Trap(trap), 4)
     directory = first_file(torch_cache, "fxgraph/*/*/*").parent
     (directory / digest_of(data)).write_bytes(data)  # under a name that fits its bytes
-    listed = document(run_cli, "ls", "-C", torch_cache)
-    hostile = next(e for e in listed["entries"] if e["file"].endswith(digest_of(data)))
+    hostile = next(e for e in graphs(run_cli, torch_cache) if e["file"].endswith(digest_of(data)))
     assert hostile["problems"] == ["foreign-globals", "wrong-class"]
     for command in (
         ["ls", "--long"],
@@ -252,22 +179,15 @@ def test_the_layout_can_be_chosen(spawn_cli: RunCli, golden: Path, tmp_path: Pat
 def test_a_directory_that_jax_and_torch_share_asks_whose(
     run_cli: RunCli, torch_cache: Path, corpus: Path
 ) -> None:
+    """What one compiler wrote is no finding about the cache of the other."""
     shutil.copytree(corpus / "0.10.2-cpu-zstd", torch_cache, dirs_exist_ok=True)
     done = run_cli("ls", "-C", torch_cache)
     assert done.returncode == 2
     assert "two-layouts" in done.stderr
-    assert len(run_cli("ls", "-q", "-C", torch_cache, "--layout", "jax").stdout.split()) == 7
-    assert len(run_cli("ls", "-q", "-C", torch_cache, "--layout", "torch").stdout.split()) == 9
-
-
-@pytest.mark.parametrize("layout", ["jax", "torch"])
-def test_what_one_compiler_wrote_is_no_finding_about_the_cache_of_the_other(
-    run_cli: RunCli, torch_cache: Path, corpus: Path, layout: str
-) -> None:
-    shutil.copytree(corpus / "0.10.2-cpu-zstd", torch_cache, dirs_exist_ok=True)
-    done = run_cli("verify", "-C", torch_cache, "--layout", layout, "--json")
-    kinds = {p["kind"] for p in json.loads(done.stdout)["problems"]}
-    assert (done.returncode, kinds - {"unsealed"}) == (0, set())
+    for layout, number in (("jax", 7), ("torch", 9)):
+        place = ("-C", torch_cache, "--layout", layout)
+        assert len(run_cli("ls", "-q", *place).stdout.split()) == number
+        assert {p["kind"] for p in told(run_cli, "verify", *place)["problems"]} <= {"unsealed"}
 
 
 def test_show_refuses_what_is_for_jax(run_cli: RunCli, golden: Path) -> None:

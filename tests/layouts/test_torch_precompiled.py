@@ -5,10 +5,10 @@ import lzma
 import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import CORPUS, RunCli
+from torch_files import Trap, graphs
 
 from jaxcache.layouts.torch.graph import decode_graph
 from jaxcache.layouts.torch.pickled import PickledTable, PickleError, read_pickle, walk
@@ -43,13 +43,6 @@ def problems(run_cli: RunCli, cache: Path) -> set[tuple[str, str]]:
     return {(p["file"], p["kind"]) for p in found}
 
 
-class Command:
-    """Unpickling it would run a command."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, ("trap",)
-
-
 def with_guards(data: bytes, guards: bytes) -> bytes:
     """The same with other guards, a pickle inside, of the same length or less."""
     tables = [t for t in walk(read_pickle(data).root) if isinstance(t, PickledTable)]
@@ -62,8 +55,7 @@ def test_a_real_one_is_an_entry_with_its_function(
     run_cli: RunCli, cache: Path, precompiled: bytes
 ) -> None:
     assert problems(run_cli, cache) == set()
-    listed = json.loads(run_cli("ls", "-C", cache, "--json", "--long").stdout)["entries"]
-    (entry,) = (e for e in listed if e["module"] == "dynamo")
+    (entry,) = (e for e in graphs(run_cli, cache) if e["module"] == "dynamo")
     assert (entry["key"], entry["function"]) == (f"dynamo-{KEY}", "scale")
     assert entry["size_bytes"] == len(precompiled)
     assert len(decode_graph(precompiled, "dynamo").references) == 1
@@ -75,7 +67,7 @@ def test_a_real_one_is_an_entry_with_its_function(
 def test_one_that_runs_a_command_is_named_and_taken_away(
     run_cli: RunCli, torch_cache: Path
 ) -> None:
-    path = put(torch_cache, pickle.dumps(Command(), 4))
+    path = put(torch_cache, pickle.dumps(Trap("trap"), 4))
     name = str(path.relative_to(torch_cache))
     assert (name, "foreign-globals") in problems(run_cli, torch_cache)
     for words in (("ls",), ("show", KEY), ("stats",)):
@@ -88,7 +80,7 @@ def test_one_that_runs_a_command_is_named_and_taken_away(
 def test_a_command_among_the_guards_is_named(
     run_cli: RunCli, torch_cache: Path, precompiled: bytes
 ) -> None:
-    data = with_guards(precompiled, pickle.dumps(Command(), 4))
+    data = with_guards(precompiled, pickle.dumps(Trap("trap"), 4))
     path = put(torch_cache, data)
     found = problems(run_cli, torch_cache)
     assert found == {(str(path.relative_to(torch_cache)), "foreign-globals")}

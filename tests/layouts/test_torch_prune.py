@@ -1,5 +1,6 @@
 """``prune`` and ``rm`` in a cache of torch's compilers: whole units, in dependency order."""
 
+import fcntl
 import json
 import os
 import pickle
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 from conftest import RunCli, first_file
+from failing import let_fail
+from torch_files import files, graphs, two_tier_graph
+from ways import told
 
 import jaxcache
 from jaxcache.layouts.torch.names import digest_of
-from jaxcache.store.base import StoreError
-from jaxcache.store.local import LocalStore
 
 KINDS = ["aotautograd/", "fxgraph/", ".py", ".main."]
 
@@ -24,18 +26,12 @@ def rank(file: str) -> int:
 
 
 def run(run_cli: RunCli, command: str, cache: Path, *args: str, code: int = 0) -> Any:
-    done = run_cli(command, "-C", cache, "--json", *args)
-    assert done.returncode == code, done.stderr
-    return json.loads(done.stdout)
-
-
-def files(cache: Path) -> set[str]:
-    return {str(p.relative_to(cache)) for p in cache.rglob("*") if p.is_file()}
+    return told(run_cli, command, "-C", cache, *args, code=code)
 
 
 def size(cache: Path) -> int:
     """What a limit counts: not the compiler probes, which stay."""
-    return sum((cache / name).stat().st_size for name in files(cache) - probes(cache))
+    return sum(len(data) for name, data in files(cache).items() if name not in probes(cache))
 
 
 def probes(cache: Path) -> set[str]:
@@ -44,8 +40,7 @@ def probes(cache: Path) -> set[str]:
 
 def sound(run_cli: RunCli, cache: Path) -> bool:
     """Nothing that is left refers to what went."""
-    found = json.loads(run_cli("verify", "-C", cache, "--json").stdout)
-    return not found["problems"]
+    return not told(run_cli, "verify", "-C", cache)["problems"]
 
 
 def test_duplicates_go_first_and_the_first_by_name_stays(
@@ -190,8 +185,7 @@ def test_a_bound_holds_and_what_stays_is_whole(
 def test_cost_keeps_what_took_longest(run_cli: RunCli, torch_cache: Path) -> None:
     bound = size(torch_cache) // 2
     run(run_cli, "prune", torch_cache, "--max-size", str(bound), "-y")
-    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
-    assert "scale" in {e["function"] for e in listed}
+    assert "scale" in {e["function"] for e in graphs(run_cli, torch_cache)}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +201,7 @@ def test_what_is_never_removed_counts_against_no_limit(
     path.write_bytes(bytes(8_000_000))
     found = run(run_cli, "prune", torch_cache, "--max-size", "2MB", "-y")
     assert (found["removed"], found["unmet"]) == ([], [])
-    stats = json.loads(run_cli("stats", "-C", torch_cache, "--json").stdout)
+    stats = run(run_cli, "stats", torch_cache)
     assert found["size_bytes_before"] == stats["size_bytes"] <= counted
     top = torch_cache / path.relative_to(torch_cache).parts[0]
     done = run_cli("prune", "-C", torch_cache, "--max-size", "2MB", "-y")
@@ -227,15 +221,8 @@ def test_a_limit_first_takes_what_a_compile_with_the_caches_off_left(
     assert not left.exists() and first_file(torch_cache, "fxgraph/*/*/*").exists()
 
 
-def test_a_bound_on_entries_counts_graphs(run_cli: RunCli, torch_cache: Path) -> None:
-    done = run(run_cli, "prune", torch_cache, "--max-entries", "3", "-y")
-    assert done["kept"] == len(run_cli("ls", "-q", "-C", torch_cache).stdout.split()) <= 3
-    assert sound(run_cli, torch_cache)
-
-
 def test_what_is_kept_keeps_what_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
-    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
-    loss = next(e for e in listed if len(e["references"]) == 2)
+    loss = two_tier_graph(run_cli, torch_cache)
     args = ("--max-size", "600kB", "--keep", loss["hash"])
     done = run(run_cli, "prune", torch_cache, *args, "-y")
     left = run_cli("ls", "-q", "-C", torch_cache).stdout
@@ -248,20 +235,18 @@ def test_what_is_kept_keeps_what_it_needs(run_cli: RunCli, torch_cache: Path) ->
 
 
 def test_rm_of_a_graph_takes_what_only_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
-    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
-    loss = next(e for e in listed if len(e["references"]) == 2)
-    before = files(torch_cache)
+    loss = two_tier_graph(run_cli, torch_cache)
+    before = files(torch_cache).keys()
     done = run(run_cli, "rm", torch_cache, loss["hash"], "-y")
     assert len(done["removed"]) == 9  # AOT, two FX, two .py, two kernels and their source
-    assert before - files(torch_cache) == {r["file"] for r in done["removed"]}
+    assert before - files(torch_cache).keys() == {r["file"] for r in done["removed"]}
     assert sound(run_cli, torch_cache)
 
 
 def test_rm_of_an_fx_graph_takes_what_is_useless_without_it(
     run_cli: RunCli, torch_cache: Path
 ) -> None:
-    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
-    loss = next(e for e in listed if len(e["references"]) == 2)
+    loss = two_tier_graph(run_cli, torch_cache)
     done = run(run_cli, "rm", torch_cache, loss["references"][1], "-y")
     assert loss["file"] in {r["file"] for r in done["removed"]}
     assert sound(run_cli, torch_cache)
@@ -318,8 +303,6 @@ def test_young_graphs_are_protected(run_cli: RunCli, torch_cache: Path) -> None:
 
 
 def test_a_kernel_that_is_being_compiled_stays(run_cli: RunCli, torch_cache: Path) -> None:
-    import fcntl
-
     (torch_cache / "locks").mkdir(exist_ok=True)
     kernel = min(torch_cache.glob("*/*.main.so"))
     lock = torch_cache / "locks" / f"{kernel.name.partition('.')[0]}.lock"
@@ -345,12 +328,12 @@ def test_without_grace_beside_a_live_compile_it_warns(run_cli: RunCli, torch_cac
 
 
 def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
-    entries = run(run_cli, "ls", torch_cache)["entries"]
-    key = next(e["key"] for e in entries if e["module"] == "aotautograd")
+    listed = graphs(run_cli, torch_cache)
+    key = next(e["key"] for e in listed if e["module"] == "aotautograd")
     assert run(run_cli, "pin", torch_cache, key)["pinned"] == [key]
     done = run(run_cli, "prune", torch_cache, "--max-entries", "1", "--grace", "0s", "-y", code=3)
     assert done["held"] == {"pinned": 1}
-    left = run(run_cli, "ls", torch_cache)["entries"]
+    left = graphs(run_cli, torch_cache)
     (graph,) = (e for e in left if e["module"] == "aotautograd")
     assert graph["key"] == key
     assert {e["hash"] for e in left if e["module"] == "fxgraph"} == set(graph["references"])
@@ -359,24 +342,6 @@ def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cach
     assert refused.returncode == 1 and "is pinned" in refused.stderr
     assert run(run_cli, "pin", torch_cache, "--remove", key)["unpinned"] == [key]
     assert run_cli("rm", "-C", torch_cache, key, "-y").returncode == 0
-
-
-def two_tier_graph(run_cli: RunCli, cache: Path) -> Any:
-    """Return the entry of an AOT graph that refers to two FX graphs."""
-    entries = json.loads(run_cli("ls", "-C", cache, "--json").stdout)["entries"]
-    return next(e for e in entries if len(e["references"]) == 2)
-
-
-def refuse_to_read(monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
-    """Let a store fail to read files whose names end so."""
-    read = LocalStore.read
-
-    def refuse(self: LocalStore, name: str, *, limit: int) -> bytes:
-        if name.endswith(suffix):
-            raise StoreError(name, "input/output error", code="io-error")
-        return read(self, name, limit=limit)
-
-    monkeypatch.setattr(LocalStore, "read", refuse)
 
 
 @pytest.mark.parametrize("kind", ["aotautograd", "fxgraph"])
@@ -399,7 +364,7 @@ def test_rm_beside_code_that_cannot_be_read_is_partial(
     run_cli: RunCli, torch_cache: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     loss = two_tier_graph(run_cli, torch_cache)
-    refuse_to_read(monkeypatch, suffix)
+    let_fail(monkeypatch, "read", suffix)
     plan = jaxcache.open(torch_cache).plan_removal(loss["hash"])
     assert plan.unmet == ("requested",)
     assert plan.unread
@@ -422,6 +387,6 @@ def test_rm_is_whole_where_only_another_graph_cannot_be_read(
 def test_prune_takes_no_code_for_an_orphan_beside_code_that_cannot_be_read(
     torch_cache: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    refuse_to_read(monkeypatch, suffix)
+    let_fail(monkeypatch, "read", suffix)
     plan = jaxcache.open(torch_cache).plan_prune(orphans=True)
     assert {removal.reason for removal in plan.removals} == {"duplicate"}

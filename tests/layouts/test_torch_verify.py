@@ -1,5 +1,6 @@
 """``verify`` by eight rules: each fault is named, ``--fix`` takes away what torch would fail on."""
 
+import fcntl
 import json
 import os
 import pickle
@@ -11,33 +12,17 @@ from typing import Any
 
 import pytest
 from conftest import RunCli, first_file
+from failing import let_fail
+from torch_files import cut, empty, flip, graphs, invert, two_tier_graph
+from ways import told
 
 import jaxcache
 from jaxcache.layouts.torch.check import record_new_code
+from jaxcache.layouts.torch.inventory import check_shared_object
 from jaxcache.layouts.torch.names import digest_of, digest_of_text, paired_file
 from jaxcache.store import open_store
-from jaxcache.store.base import StoreError
-from jaxcache.store.local import LocalStore
 
 ARGS = ("--grace", "0s")
-
-
-def cut(path: Path, keep: float = 0.5) -> Path:
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * keep)])
-    return path
-
-
-def flip(path: Path, at: float = 0.5) -> Path:
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * at)] ^= 1
-    path.write_bytes(bytes(data))
-    return path
-
-
-def empty(path: Path) -> Path:
-    path.write_bytes(b"")
-    return path
 
 
 def useless(path: Path) -> Path:
@@ -127,15 +112,6 @@ def swap(path: Path) -> Path:
     return path
 
 
-def invert(path: Path) -> Path:
-    """256 bytes of machine code."""
-    data = bytearray(path.read_bytes())
-    middle = len(data) // 2
-    data[middle : middle + 256] = bytes(byte ^ 255 for byte in data[middle : middle + 256])
-    path.write_bytes(bytes(data))
-    return path
-
-
 #: Faults that nothing but a record shows.
 RECORDED: list[tuple[str, Callable[[Path], Path], set[str]]] = [
     ("*/*.main.cpp", partial(cut, keep=0.99), {"digest-mismatch"}),
@@ -174,8 +150,7 @@ def test_the_class_of_another_torch_is_no_fault(
     path = rename(path)
     kinds = {p["kind"] for p in verify(run_cli, torch_cache)["problems"]}
     assert kinds == ({"wrong-class"} if references is None else set())
-    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
-    (entry,) = (e for e in listed if torch_cache / e["file"] == path)
+    (entry,) = (e for e in graphs(run_cli, torch_cache) if torch_cache / e["file"] == path)
     assert len(entry["references"]) == (references or 0)
 
 
@@ -199,7 +174,7 @@ def test_what_a_newer_torch_writes_is_no_fault_and_travels(
     (torch_cache / "later" / "link").symlink_to("/etc/passwd")
     found = verify(run_cli, torch_cache, code=0)
     assert found["problems"] == []
-    kinds = {f["kind"]: f["files"] for f in json.loads(run_stats(run_cli, torch_cache))["files"]}
+    kinds = {f["kind"]: f["files"] for f in told(run_cli, "stats", "-C", torch_cache)["files"]}
     assert kinds["unread"] == len(NEWER) + 1
     fixed = run_cli("verify", "-C", torch_cache, "--fix", *ARGS)
     assert fixed.returncode == 0 and (torch_cache / NEWER[0]).exists()
@@ -210,10 +185,6 @@ def test_what_a_newer_torch_writes_is_no_fault_and_travels(
     assert all((there / name).read_bytes() == b"\x80new" for name in NEWER)
     assert (there / probe.relative_to(torch_cache)).with_suffix(".so.load_ok").exists()
     assert not (there / "later" / "link").exists()
-
-
-def run_stats(run_cli: RunCli, cache: Path) -> str:
-    return run_cli("stats", "-C", cache, "--json").stdout
 
 
 @pytest.mark.parametrize("name", ["fxgraph/x.txt", "aotautograd/other/entry", "aa/c{key}.py"])
@@ -291,12 +262,10 @@ def test_what_is_damaged_stays_in_quarantine(run_cli: RunCli, torch_cache: Path)
     text = source.read_bytes()
     verify(run_cli, torch_cache, "--fix", code=0)
     assert not bad.exists() and not source.exists()
-    done = run_cli("verify", "--restore", "-C", torch_cache, "--json")
-    document = json.loads(done.stdout)
-    assert (done.returncode, len(document["restored"]), len(document["left"])) == (3, 1, 1)
+    document = told(run_cli, "verify", "--restore", "-C", torch_cache, code=3)
+    assert (len(document["restored"]), len(document["left"])) == (1, 1)
     assert not bad.exists() and source.read_bytes() == text
-    records = list((torch_cache / ".jaxcache" / "quarantine").rglob("ledger"))
-    assert records == []
+    assert not list((torch_cache / ".jaxcache" / "quarantine").rglob("ledger"))
 
 
 def test_a_repair_from_python_deletes_what_is_damaged(torch_cache: Path) -> None:
@@ -307,11 +276,8 @@ def test_a_repair_from_python_deletes_what_is_damaged(torch_cache: Path) -> None
     assert not bad.exists()
 
 
-def test_one_key_is_verified_with_what_it_needs(
-    run_cli: RunCli, torch_cache: Path, golden: Path
-) -> None:
-    listed = json.loads(run_cli("ls", "-C", golden, "--json").stdout)["entries"]
-    loss = next(e for e in listed if len(e["references"]) == 2)
+def test_one_key_is_verified_with_what_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
+    loss = two_tier_graph(run_cli, torch_cache)
     found = verify(run_cli, torch_cache, loss["hash"], code=0)
     assert found["checked"] == 9  # AOT, two FX, two .py, two kernels with their sources
 
@@ -332,8 +298,6 @@ def test_a_young_graph_whose_bytes_are_others_is_taken(run_cli: RunCli, torch_ca
 
 
 def test_a_kernel_whose_lock_is_held_is_left_alone(run_cli: RunCli, torch_cache: Path) -> None:
-    import fcntl
-
     bad = cut(first_file(torch_cache, "*/*.main.so"))
     lock = torch_cache / "locks" / f"{bad.name.partition('.')[0]}.lock"
     lock.parent.mkdir(exist_ok=True)
@@ -374,16 +338,13 @@ def test_a_flipped_bit_of_code_is_found_where_a_run_has_recorded_it(
     """Of kernels, and of what torch tried of the compiler."""
     kernel = first_file(torch_cache, pattern)
     data = kernel.read_bytes()
-    half = len(data) // 2
-    flipped = data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
-    kernel.write_bytes(flipped)
+    flip(kernel)
     assert run_cli("verify", "-C", torch_cache).returncode == 0  # nobody knows better
     kernel.write_bytes(data)
     record_new_code(open_store(str(torch_cache)), 0, unrecorded=False)
     assert run_cli("verify", "-C", torch_cache).returncode == 0
-    kernel.write_bytes(flipped)
-    done = run_cli("verify", "-C", torch_cache, "--json", "--fix", "--grace", "0s")
-    found = {p["file"]: p["kind"] for p in json.loads(done.stdout)["problems"]}
+    flip(kernel)
+    found = {p["file"]: p["kind"] for p in verify(run_cli, torch_cache, "--fix")["problems"]}
     assert found[str(kernel.relative_to(torch_cache))] == "digest-mismatch"
     assert not kernel.exists()
     assert run_cli("verify", "-C", torch_cache).returncode == 0
@@ -424,16 +385,25 @@ def test_a_kernel_stays_for_the_next_run_where_its_source_could_not_go(
     kernel = cut(first_file(torch_cache, "*/*.main.so"))
     source = kernel.with_suffix(".cpp")
     fix = ("verify", "-C", torch_cache, *ARGS, "--fix", "--delete", "--yes")
-    delete = LocalStore.delete
-
-    def refuse(store: LocalStore, name: str, **more: Any) -> None:
-        if name.endswith(".main.cpp"):
-            raise StoreError(name, "input/output error", code="io-error")
-        delete(store, name, **more)
-
     with monkeypatch.context() as patched:
-        patched.setattr(LocalStore, "delete", refuse)
+        let_fail(patched, "delete", ".main.cpp")
         assert run_cli(*fix).returncode != 0
     assert kernel.exists() and source.exists()
     assert run_cli(*fix).returncode == 0
     assert not kernel.exists() and not source.exists()
+
+
+def test_a_header_of_any_bytes_is_judged() -> None:
+    good = bytearray(64)
+    good[:6] = b"\x7fELF\x02\x01"
+    good[40:48] = (4096).to_bytes(8, "little")
+    good[58:62] = (64).to_bytes(2, "little") + (10).to_bytes(2, "little")
+    assert check_shared_object(bytes(good), 4736) is None
+    assert check_shared_object(bytes(good), 4735) == (
+        "truncated",
+        "4,735 bytes, and its sections end at 4,736",
+    )
+    for bad in (b"", b"\x7fELF", b"MZ" * 32, bytes(good[:6]) + b"\0" * 58):
+        found = check_shared_object(bad, 10_000)
+        assert found and found[0] in ("empty", "bad-header")
+    assert check_shared_object(b"\xcf\xfa\xed\xfe" + b"\0" * 60, 100) is None
