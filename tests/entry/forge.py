@@ -64,7 +64,7 @@ def riegeli(
 ) -> bytes:
     """A Riegeli file; ``lie`` replaces the size that snappy announces."""
     out = io.BytesIO()
-    _chunk(out, b"s", b"", 0, 0)
+    _write(out, chunk(b"", b"s", 0, 0))
     for i in range(0, len(records), per_chunk):
         some = records[i : i + per_chunk]
         sizes = b"".join(write_varint(len(r)) for r in some)
@@ -72,7 +72,7 @@ def riegeli(
         if snappy:
             sizes, values = _snappy(sizes, None), _snappy(values, lie)
         body = (b"s" if snappy else b"\0") + write_varint(len(sizes)) + sizes + values
-        _chunk(out, b"r", body, len(some), sum(map(len, some)))
+        _write(out, chunk(body, b"r", len(some), sum(map(len, some))))
     return out.getvalue()
 
 
@@ -104,10 +104,15 @@ def _hash(data: bytes) -> bytes:
     return highwayhash64(KEY, data).to_bytes(8, "little")
 
 
-def _chunk(out: io.BytesIO, kind: bytes, body: bytes, records: int, decoded: int) -> None:
+def chunk(body: bytes, kind: bytes = b"r", records: int = 1, decoded: int = 1) -> bytes:
+    """One chunk of a Riegeli file, with hashes that hold."""
     header = len(body).to_bytes(8, "little") + _hash(body) + kind
     header += records.to_bytes(7, "little") + decoded.to_bytes(8, "little")
-    data = _hash(header) + header + body
+    return _hash(header) + header + body
+
+
+def _write(out: io.BytesIO, data: bytes) -> None:
+    """Write a chunk, with a header at the start of each block."""
     while data:
         if out.tell() % 65536 == 0:
             block = (0).to_bytes(8, "little") + (64).to_bytes(8, "little")

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from conftest import CORPUS
 
 from jaxcache.core.names import parse_key
 from jaxcache.core.wire import Field
-from jaxcache.entry.contents import ArrayType, Contents, Program, short_type, signature
+from jaxcache.entry.contents import ArrayType, Contents, Program, signature
 from jaxcache.entry.decode import decode_payload, read_contents
 from jaxcache.entry.envelope import highwayhash64, tell_platform
 from jaxcache.entry.names import split_name
@@ -31,7 +32,6 @@ def facts(contents: Contents) -> dict[str, Any]:
     """The gist of an entry, for the golden file."""
     program, device, options = contents.program, contents.device, contents.compile_options
     assert program is not None
-    memory = contents.memory
     return {
         "signature": signature(program.parameters, program.results),
         "instructions": program.instructions,
@@ -39,14 +39,7 @@ def facts(contents: Contents) -> dict[str, Any]:
         "opcodes": program.opcodes,
         "custom_calls": program.custom_calls,
         "source": [f"{s.file}:{s.line} {s.function}" for s in contents.source],
-        "memory": [
-            memory.argument_bytes,
-            memory.output_bytes,
-            memory.temp_bytes,
-            memory.alias_bytes,
-            memory.constant_bytes,
-            memory.code_bytes,
-        ],
+        "memory": astuple(contents.memory),
         "device": [
             device.platform,
             device.target,
@@ -70,9 +63,6 @@ def test_every_real_entry_decodes(path: Path) -> None:
     contents = decode_file(path, key.module)
     assert contents.problems == ()
     assert contents.program and contents.program.module == key.module
-    assert contents.device.platform == ("gpu" if "cuda" in path.parent.name else "cpu")
-    assert contents.source and contents.source[0].file.endswith("wl.py")
-    assert contents.written_in_cache_dir and contents.written_in_cache_dir.startswith("/tmp/")
 
 
 def test_what_real_entries_decode_to_has_not_changed() -> None:
@@ -80,21 +70,6 @@ def test_what_real_entries_decode_to_has_not_changed() -> None:
     if os.environ.get("JAXCACHE_UPDATE_GOLDEN"):
         GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
     assert json.loads(json.dumps(found)) == json.loads(GOLDEN.read_text())
-
-
-@pytest.mark.parametrize(
-    ("directory", "toolkit", "cudnn", "name"),
-    [
-        ("0.8.3-cuda13-h200-zstd", None, None, None),
-        ("0.12.0.1-cuda13-h200-zstd", "12.8.0", "9.10.0", "NVIDIA H200 141GB HBM3e"),
-    ],
-)
-def test_gpu_entries_name_their_device(
-    directory: str, toolkit: str | None, cudnn: str | None, name: str | None
-) -> None:
-    device = decode_file(next(CORPUS.glob(f"{directory}/jit_reduce_tanh*"))).device
-    assert device.target == "sm_90a"
-    assert (device.toolkit, device.cudnn, device.name) == (toolkit, cudnn, name)
 
 
 def test_another_name_is_a_module_mismatch() -> None:
@@ -162,14 +137,6 @@ def test_gpu_records_may_override_single_fields() -> None:
     assert contents.memory.code_bytes == len(ptx) + 4
 
 
-def test_compiler_options_count_as_changed_flags() -> None:
-    override = forge.message(
-        7, forge.message(1, b"xla_cpu_enable_fast_math"), forge.message(2, forge.number(2, 1))
-    )
-    contents = decode_payload(forge.outer(forge.cpu_result(forge.module()), override))
-    assert contents.compile_options.flags_changed == {"xla_cpu_enable_fast_math": True}
-
-
 @pytest.mark.parametrize("says_so", [True, False])  # 0.6.2 and later, and before
 def test_a_donated_argument_is_aliased(says_so: bool) -> None:
     def buffer(size: int, *flags: int) -> bytes:
@@ -181,26 +148,6 @@ def test_a_donated_argument_is_aliased(says_so: bool) -> None:
     memory = decode_payload(forge.outer(result + forge.number(5, 2))).memory
     assert (memory.argument_bytes, memory.output_bytes, memory.alias_bytes) == (110, 1100, 100)
     assert (memory.temp_bytes, memory.constant_bytes, memory.total_bytes) == (7, 3, 1120)
-
-
-def test_a_device_assignment_is_by_replica_then_partition() -> None:
-    columns = [forge.message(3, forge.message(1, bytes(ids))) for ids in ((0, 1), (2, 3), (4, 5))]
-    matrix = forge.number(1, 2) + forge.number(2, 3) + b"".join(columns)
-    options = forge.message(3, forge.message(9, matrix))
-    contents = decode_payload(forge.outer(forge.cpu_result(forge.module()), options))
-    assert contents.compile_options.device_assignment == ((0, 2, 4), (1, 3, 5))
-
-
-def test_types_are_written_as_hlo_writes_them() -> None:
-    contents = decode_file(next(CORPUS.glob("0.12.0.1-cpu-zstd/jit_dtypes*")))
-    assert contents.program
-    assert [a.dtype for a in contents.program.results] == ["int8", "bool", "complex64", "bfloat16"]
-    assert [short_type(a) for a in contents.program.results] == [
-        "s8[4]",
-        "pred[4]",
-        "c64[2,2]",
-        "bf16[3]",
-    ]
 
 
 def test_highwayhash_gives_the_published_values() -> None:
@@ -215,14 +162,6 @@ def test_highwayhash_gives_the_published_values() -> None:
         0x2B8A1668E4A94541,
     ]
     assert [highwayhash64(key, bytes(range(n))) for n in range(6)] == known
-
-
-def test_a_long_signature_is_cut_in_the_middle() -> None:
-    array = ArrayType("float32", (2,))
-    program = Program("jit_f", (array,) * 200, (ArrayType("int8", (3,)),), 1, 1, {}, {})
-    summary = summarize_contents(Contents(program=program))
-    assert summary.signature and summary.signature.startswith("f32[2], f32[2], ")
-    assert summary.signature.endswith("… → s8[3]") and len(summary.signature) < 260
 
 
 @pytest.mark.parametrize(
@@ -258,15 +197,17 @@ def test_names_beside_a_large_literal_are_read_up_to_4096_bytes() -> None:
     assert target(4097) == {}
 
 
-def test_a_signature_of_just_400_characters_is_whole() -> None:
+def test_a_signature_beyond_400_characters_is_cut_in_the_middle() -> None:
     def shown(words: int, digits: int) -> str:
         parameters = (*[ArrayType("float32", (22,))] * words, ArrayType("int8", (10**digits,)))
-        program = Program("jit_f", parameters, (), 1, 1, {}, {})
+        program = Program("jit_f", parameters, (ArrayType("int8", (3,)),), 1, 1, {}, {})
         return summarize_contents(Contents(program=program)).signature or ""
 
-    whole = shown(42, 12)
+    whole = shown(42, 9)
     assert len(whole) == 400 and "…" not in whole
-    assert "…" in shown(42, 13)
+    cut = shown(42, 10)
+    assert cut.startswith("f32[22], f32[22], ") and cut.endswith("… → s8[3]")
+    assert len(cut) < 260
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import forge
 import pytest
 import zstandard
+from bundling import payload_of
 from conftest import CORPUS, clean_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,12 +25,7 @@ SAMPLES = [
 ]
 
 
-def payload_of(pattern: str) -> bytes:
-    path = next(CORPUS.glob(pattern))
-    return zstandard.ZstdDecompressor().decompress(path.read_bytes())[4:]
-
-
-PAYLOADS = [payload_of(s) for s in SAMPLES]
+PAYLOADS = [payload_of(next(CORPUS.glob(s))) for s in SAMPLES]
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=SAMPLES)

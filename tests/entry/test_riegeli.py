@@ -4,19 +4,7 @@ import forge
 import pytest
 
 from jaxcache.core.wire import Budget, Field, WireError
-from jaxcache.entry.envelope import highwayhash64, read_split_message
-
-
-def chunk(body: bytes, kind: bytes = b"r", records: int = 1, decoded: int = 1) -> bytes:
-    """One chunk with hashes that hold."""
-
-    def hashed(data: bytes) -> bytes:
-        return highwayhash64(forge.KEY, data).to_bytes(8, "little")
-
-    header = len(body).to_bytes(8, "little") + hashed(body) + kind
-    header += records.to_bytes(7, "little") + decoded.to_bytes(8, "little")
-    return hashed(header) + header + body
-
+from jaxcache.entry.envelope import read_split_message
 
 START = forge.riegeli([])
 
@@ -32,15 +20,15 @@ def read(data: bytes, *, check: bool = True, budget: int = 1000) -> None:
         (START, "without records"),
         (START[:20], "cut off in a block header"),
         (START[:40], "cut off"),
-        (START + chunk(b""), "an empty chunk"),
-        (START + chunk(b"\0\x01\x01x", kind=b"z"), "chunk of type b'z'"),
-        (START + chunk(b"b\x01\x01x"), "compressed with b'b'"),
-        (START + chunk(b"\0\x05\x01x"), "sizes run past its end"),
-        (START + chunk(b"\0\x01\x01x", records=2), "announces 2 records in 1 bytes"),
-        (START + chunk(b"\0\x01\x02x"), "runs past its chunk"),
-        (START + chunk(b"\0\x01\x00x"), "more than its records"),
-        (START + chunk(b"\0\x02\x01\x01x"), "more than its records"),
-        (START + chunk(b"\0\x01\x01x")[:-1], "announces 4 bytes"),
+        (START + forge.chunk(b""), "an empty chunk"),
+        (START + forge.chunk(b"\0\x01\x01x", kind=b"z"), "chunk of type b'z'"),
+        (START + forge.chunk(b"b\x01\x01x"), "compressed with b'b'"),
+        (START + forge.chunk(b"\0\x05\x01x"), "sizes run past its end"),
+        (START + forge.chunk(b"\0\x01\x01x", records=2), "announces 2 records in 1 bytes"),
+        (START + forge.chunk(b"\0\x01\x02x"), "runs past its chunk"),
+        (START + forge.chunk(b"\0\x01\x00x"), "more than its records"),
+        (START + forge.chunk(b"\0\x02\x01\x01x"), "more than its records"),
+        (START + forge.chunk(b"\0\x01\x01x")[:-1], "announces 4 bytes"),
         (forge.riegeli(forge.split(b"t", [b""])[:1]), "names 1 records, and 0 follow"),
         (forge.riegeli([*forge.split(b"t", [b""]), b""]), "names 1 records, and 2 follow"),
     ],
@@ -78,7 +66,7 @@ def test_records_count_against_the_budget() -> None:
 def test_a_file_of_tiny_chunks_without_records_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A megabyte of such zeros-and-hashes, which compresses to nothing, took minutes."""
     monkeypatch.setattr("jaxcache.entry.envelope._MAX_CHUNKS", 20, raising=False)
-    empty = chunk(b"", kind=b"s", records=0, decoded=0)
+    empty = forge.chunk(b"", kind=b"s", records=0, decoded=0)
     read(forge.riegeli(forge.split(b"t", [b"", b""])))
     with pytest.raises(WireError, match="more chunks"):
         read(START + empty * 20)
