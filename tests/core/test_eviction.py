@@ -25,7 +25,7 @@ from jaxcache.live.process import Counters
 from jaxcache.live.settings import resolve
 
 NS = 1_000_000_000
-NOW = 1_000_000 * NS
+NOW = 2_000_000_000 * NS
 
 
 def candidate(name: str = "a", size: int = 100, age: float = 0, **more: object) -> Candidate:
@@ -124,7 +124,8 @@ def test_what_was_used_lately_outlives_dearer_entries_that_were_not(days: tuple[
 
 
 HOUR = 3600.0
-NOW_NS = 2_000_000_000 * NS
+
+
 sizes = st.integers(0, 3000)
 seconds = st.floats(0, 4000, allow_nan=False)
 #: Within one class: used in the last two days.
@@ -153,16 +154,16 @@ def test_no_put_back_and_no_swap_loses_less(
     rows: "list[tuple[int, float, float, int]]", share: float
 ) -> None:
     candidates = [
-        Candidate(f"jit_{number}", size, NOW_NS - int(age * NS), took, hits)
+        Candidate(f"jit_{number}", size, NOW - int(age * NS), took, hits)
         for number, (size, took, age, hits) in enumerate(rows)
     ]
     total = sum(c.size_bytes for c in candidates)
     excess_bytes = int(total * share)
-    chosen = choose_for_room(candidates, excess_bytes, "cost", NOW_NS)
+    chosen = choose_for_room(candidates, excess_bytes, "cost", NOW)
     assert sum(c.size_bytes for c in chosen) >= excess_bytes
 
     def weigh(some: "list[Candidate]") -> "list[tuple[int, float]]":
-        return [(c.size_bytes, expected_seconds(c, NOW_NS)) for c in some]
+        return [(c.size_bytes, expected_seconds(c, NOW)) for c in some]
 
     kept = [c for c in candidates if c not in chosen]
     assert could_stay(weigh(chosen), weigh(kept), excess_bytes) == []
@@ -251,25 +252,21 @@ def test_the_live_layer_keeps_what_is_dear_and_was_used_two_hours_ago(example: P
 
 def test_the_compile_of_friday_on_monday() -> None:
     """The example of docs/eviction.md."""
-
-    def entry(name: str, size: int, took: float, age: float) -> Candidate:
-        return Candidate(name, size, NOW_NS - int(age * NS), took)
-
-    friday = entry("friday", 500, 1200.0, 70 * HOUR)
-    thursday = entry("thursday", 500, 30.0, 4 * DAY)
-    weekend = [entry(f"weekend{n}", 100, 1.0, 20 * HOUR) for n in range(5)]
-    ancient = entry("ancient", 500, 5000.0, 15 * DAY)
+    friday = candidate("friday", 500, 70 * HOUR, compile_seconds=1200.0)
+    thursday = candidate("thursday", 500, 4 * DAY, compile_seconds=30.0)
+    weekend = [candidate(f"weekend{n}", 100, 20 * HOUR, compile_seconds=1.0) for n in range(5)]
+    ancient = candidate("ancient", 500, 15 * DAY, compile_seconds=5000.0)
     everything = [friday, thursday, *weekend, ancient]
 
     def removed(excess_bytes: int) -> "set[str]":
-        return {c.name for c in choose_for_room(everything, excess_bytes, "cost", NOW_NS)}
+        return {c.name for c in choose_for_room(everything, excess_bytes, "cost", NOW)}
 
     assert removed(500) == {"ancient"}
     assert removed(1000) == {"ancient", "thursday"}
     assert removed(1500) == {"ancient", "thursday", "friday"}
-    sunday = friday._replace(last_used_ns=NOW_NS - int(20 * HOUR * NS))
-    minute = entry("minute", 500, 10.0, 60.0)
-    assert choose_for_room([sunday, minute], 500, "cost", NOW_NS) == [minute]
+    sunday = friday._replace(last_used_ns=NOW - int(20 * HOUR * NS))
+    minute = candidate("minute", 500, 60.0, compile_seconds=10.0)
+    assert choose_for_room([sunday, minute], 500, "cost", NOW) == [minute]
 
 
 # What the documentation claims of the cost policy, on the traces of the benchmark.

@@ -9,24 +9,6 @@ from conftest import clean_environment
 
 pytestmark = pytest.mark.jax
 
-EXPECTED = {
-    "same": "",
-    "result": "names",
-    "constant": "constants",
-    "lines": "order",
-    "arguments": "names+order+arguments",
-    "operands": None,
-    "constants": "constants",
-    "operation": None,
-    "loop": "constants",
-    "precision": "precision",
-    "donation": "donation",
-    "donated": "donation",
-    "array": "constants",
-    "sharding": "sharding",
-    "mesh": "sharding",
-}
-
 
 def test_the_fewest_layers_that_differ_are_those_of_the_edit(
     each_jax_python: str, tmp_path: Path
@@ -37,4 +19,4 @@ def test_the_fewest_layers_that_differ_are_those_of_the_edit(
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     done = subprocess.run([each_jax_python, program], env=env, capture_output=True, check=True)
-    assert json.loads(done.stdout) == EXPECTED
+    assert json.loads(done.stdout) == {}

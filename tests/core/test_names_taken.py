@@ -1,7 +1,6 @@
 """Another user puts a link or a FIFO in the place of a file whose directory both may write."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +32,6 @@ def times(path: Path) -> tuple[int, int]:
     return status.st_atime_ns, status.st_mtime_ns
 
 
-def call_before(
-    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, act: Callable[[], None]
-) -> None:
-    """Let another user act right before each call of a function."""
-    real = getattr(module, name)
-
-    def acting(*words: Any, **options: Any) -> Any:
-        act()
-        return real(*words, **options)
-
-    monkeypatch.setattr(module, name, acting)
-
-
 def test_a_trial_of_access_times_changes_no_other_file(
     victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,9 +43,15 @@ def test_a_trial_of_access_times_changes_no_other_file(
             path.unlink()
             path.symlink_to(victim)
 
+    utime = os.utime
+
+    def utime_of_links(*words: Any, **options: Any) -> None:
+        put_links()
+        utime(*words, **options)
+
     store = LocalStore(cache)
     expected = records_reads(store)
-    call_before(monkeypatch, os, "utime", put_links)
+    monkeypatch.setattr(os, "utime", utime_of_links)
     assert records_reads(store) == expected
     assert times(victim) == (_OLD_NS, _OLD_NS)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,29 +98,30 @@ _JSON = st.recursive(
 )
 
 
+def with_fact(value: Any, *place: str | int) -> Record | None:
+    """Read a record in whose run another value stands at a place."""
+    head, _, packed = runs.encode(Record("main.py", (run(),))).partition(b"\n")
+    document = json.loads(zlib.decompress(packed))
+    parent = document["runs"][0]
+    for step in place[:-1]:
+        parent = parent[step]
+    parent[place[-1]] = value
+    return runs.decode(head + b"\n" + zlib.compress(json.dumps(document).encode()))
+
+
 @given(st.sampled_from(Run._fields), _JSON)
 def test_a_fact_of_another_type_is_no_record(field: str, value: Any) -> None:
-    data = runs.encode(Record("main.py", (run(),)))
-    head, _, packed = data.partition(b"\n")
-    document = json.loads(zlib.decompress(packed))
-    document["runs"][0][field] = value
-    read = runs.decode(head + b"\n" + zlib.compress(json.dumps(document).encode()))
+    read = with_fact(value, field)
     if read is not None:
         assert runs.decode(runs.encode(read)) == read
 
 
 @given(st.sampled_from(range(len(CompileRow._fields))), _JSON)
 def test_a_field_of_a_row_of_another_type_is_no_record(index: int, value: Any) -> None:
-    data = runs.encode(Record("main.py", (run(),)))
-    head, _, packed = data.partition(b"\n")
-    document = json.loads(zlib.decompress(packed))
-    document["runs"][0]["rows"][0][index] = value
-    read = runs.decode(head + b"\n" + zlib.compress(json.dumps(document).encode()))
+    read = with_fact(value, "rows", 0, index)
     if read is not None:
-        assert (
-            type(read.runs[0].rows[0][index])
-            is CompileRow.__annotations__[CompileRow._fields[index]]
-        )
+        expected = CompileRow.__annotations__[CompileRow._fields[index]]
+        assert type(read.runs[0].rows[0][index]) is expected
 
 
 def test_a_record_keeps_within_its_bounds() -> None:
@@ -182,19 +184,10 @@ def test_an_equal_run_does_not_let_the_file_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "shown"),
-    [
-        ("--epochs", "--epochs"),
-        ("--epochs=12", "--epochs=12"),
-        ("--rate=1.5e-4", "--rate=1.5e-4"),
-        ("--mode=xyz", "--mode=xyz"),
-        ("-v", "-v"),
-        ("-n8", "-n8"),
-        ("1024", "1024"),
-    ],
+    "word", ["--epochs", "--epochs=12", "--rate=1.5e-4", "--mode=xyz", "-v", "-n8", "1024"]
 )
-def test_options_and_numbers_stay(word: str, shown: str) -> None:
-    assert runs.hide_values([word], b"salt") == (shown,)
+def test_options_and_numbers_stay(word: str) -> None:
+    assert runs.hide_values([word], b"salt") == (word,)
 
 
 @pytest.mark.parametrize(
@@ -253,22 +246,16 @@ def test_a_damaged_record_counts_as_missing(tmp_path: Path, content: bytes) -> N
     assert history(tmp_path) == (run(2),)
 
 
-def test_a_huge_record_counts_as_missing(tmp_path: Path) -> None:
-    runs.record_run(str(tmp_path), "0" * 16, run())
-    with record_file(tmp_path).open("r+b") as file:
-        file.truncate(1 << 40)
-    assert history(tmp_path) == ()
-
-
-def test_a_link_and_a_pipe_count_as_missing(tmp_path: Path) -> None:
+def test_a_link_a_pipe_and_a_huge_file_count_as_missing(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     runs.record_run(str(cache), "0" * 16, run())
     record_file(cache).rename(tmp_path / "elsewhere")
     record_file(cache).symlink_to(tmp_path / "elsewhere")
     os.mkfifo(record_file(cache, "1" * 16))
-    assert history(cache) == ()
-    assert history(cache, "1" * 16) == ()
+    shutil.copy(tmp_path / "elsewhere", record_file(cache, "2" * 16))
+    os.truncate(record_file(cache, "2" * 16), 1 << 40)
+    assert [history(cache, digit * 16) for digit in "012"] == [(), (), ()]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")

@@ -15,31 +15,22 @@ from jaxcache.core.system import processor_quota
 _V1 = {"cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"}
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "quota"),
-    [
-        ("0::/", {"": {"cpu.max": "100000 100000"}}, 1.0),
-        ("0::/", {"": {"cpu.max": "max 100000"}}, math.inf),
-        ("0::/", {}, math.inf),
-        ("0::/a/b", {"a": {"cpu.max": "50000 100000"}, "a/b": {"cpu.max": "max 100000"}}, 0.5),
-        ("0::/a", {"a": {"cpu.max": "no numbers"}}, math.inf),
-        ("4:memory:/m\n1:cpu,cpuacct:/a", {"cpu/a": _V1}, 1.5),
-        ("2:cpuacct,cpu:/docker/0123", {"cpu": _V1}, 1.5),
-        ("1:cpu:/", {"cpu": _V1 | {"cpu.cfs_quota_us": "-1"}}, math.inf),
-        ("3:cpuset:/a", {"cpu/a": _V1, "a": {"cpu.max": "100000 100000"}}, math.inf),
-    ],
-    ids=[
-        "container",
-        "no limit",
-        "root group",
-        "limit of a parent",
-        "unreadable",
-        "version 1",
-        "version 1, path of the host",
-        "version 1, no limit",
-        "no group for processors",
-    ],
-)
+_ONE, _NONE = {"cpu.max": "100000 100000"}, {"cpu.max": "max 100000"}
+#: The group of a process, what the groups contain, and the quota.
+_GROUPS = {
+    "container": ("0::/", {"": _ONE}, 1.0),
+    "no limit": ("0::/", {"": _NONE}, math.inf),
+    "root group": ("0::/", {}, math.inf),
+    "limit of a parent": ("0::/a/b", {"a": {"cpu.max": "50000 100000"}, "a/b": _NONE}, 0.5),
+    "unreadable": ("0::/a", {"a": {"cpu.max": "no numbers"}}, math.inf),
+    "version 1": ("4:memory:/m\n1:cpu,cpuacct:/a", {"cpu/a": _V1}, 1.5),
+    "version 1, path of the host": ("2:cpuacct,cpu:/docker/0123", {"cpu": _V1}, 1.5),
+    "version 1, no limit": ("1:cpu:/", {"cpu": _V1 | {"cpu.cfs_quota_us": "-1"}}, math.inf),
+    "no group for processors": ("3:cpuset:/a", {"cpu/a": _V1, "a": _ONE}, math.inf),
+}
+
+
+@pytest.mark.parametrize(("groups", "files", "quota"), _GROUPS.values(), ids=_GROUPS)
 def test_the_quota_is_the_lowest_of_the_groups(
     tmp_path: Path, groups: str, files: dict[str, dict[str, str]], quota: float
 ) -> None:

@@ -70,29 +70,20 @@ NIGHT = NOW - DAY // 2
 BACKUP = (NIGHT, 40, MS // 10)
 
 
-@pytest.mark.parametrize(
-    ("reads", "is_sweep"),
-    [
-        ([BACKUP], True),
-        ([BACKUP, (NIGHT + DAY // 4, 7, 30 * MS)], True),
-        ([BACKUP, (NIGHT - DAY // 2, 7, 30 * MS)], True),
-        ([BACKUP, (NIGHT - 2 * DAY, 1, 1)], False),
-        ([(NIGHT, 4, MS // 10)], False),
-        ([(NIGHT, 40, 5 * MS)], False),
-        ([(NIGHT, 40, 20 * MS)], False),
-        ([], False),
-    ],
-    ids=[
-        "a backup",
-        "later uses",
-        "uses of the day before, which relatime keeps",
-        "a file that was left out",
-        "too few files",
-        "a program that loads fast",
-        "a program that loads slowly",
-        "no file",
-    ],
-)
+READS = {
+    "a backup": ([BACKUP], True),
+    "later uses": ([BACKUP, (NIGHT + DAY // 4, 7, 30 * MS)], True),
+    # which ``relatime`` keeps
+    "uses of the day before": ([BACKUP, (NIGHT - DAY // 2, 7, 30 * MS)], True),
+    "a file that was left out": ([BACKUP, (NIGHT - 2 * DAY, 1, 1)], False),
+    "too few files": ([(NIGHT, 4, MS // 10)], False),
+    "a program that loads fast": ([(NIGHT, 40, 5 * MS)], False),
+    "a program that loads slowly": ([(NIGHT, 40, 20 * MS)], False),
+    "no file": ([], False),
+}
+
+
+@pytest.mark.parametrize(("reads", "is_sweep"), READS.values(), ids=READS)
 def test_a_backup_is_told_from_programs(reads: list[tuple[int, int, int]], is_sweep: bool) -> None:
     sweeps = find_reads((NOW - 40 * DAY, read_ns) for read_ns in dates_of(*reads))
     assert bool(sweeps) is is_sweep
