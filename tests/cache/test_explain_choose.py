@@ -182,7 +182,7 @@ def test_an_edit_is_named_before_the_line_of_a_library_that_computes_something_e
         for operation in ("sine f32[8]", "cosine f32[8]")
     )
     old, new = (
-        Run(at, "main.py", (), "0", {}, {}, {}, (), "", {"main.py": f"{line}22222222"}, ())
+        run(at, hash_seed="0", sources={"main.py": f"{line}22222222"})
         for at, line in ((0, "11111111"), (9, "33333333"))
     )
     (difference,) = differ(before, after, Past(old, new))

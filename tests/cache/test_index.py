@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, ReadCache, list_cache
-from jaxcache.cache.stats import count_cache
 from jaxcache.layouts import load_layout
 from jaxcache.model import Depth
 from jaxcache.options import ListOptions
@@ -47,19 +46,13 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return target
 
 
-def listing(cache: Path, index_directory: Path, **changes: object) -> tuple[Listing, int]:
+def listing(
+    cache: Path, index_directory: Path, depth: Depth = Depth.DECODED, **options: Any
+) -> tuple[Listing, int]:
     """``ls --long`` and how many files it opened."""
     store = Counting(cache)
-    arguments: Any = {
-        "depth": Depth.DECODED,
-        "index_directory": index_directory,
-    } | changes
-    options = ListOptions(
-        **{n: arguments.pop(n) for n in ListOptions.DECLARED if n in arguments} | {"sort": "key"}
-    )
-    read = {n: arguments.pop(n) for n in ReadCache._fields if n in arguments}
-    opened = ReadCache(store, JAX, time.time_ns(), **read)
-    return list_cache(opened, options, **arguments), store.opened
+    opened = ReadCache(store, JAX, time.time_ns(), str(index_directory))
+    return list_cache(opened, ListOptions(sort="key", **options), depth=depth), store.opened
 
 
 def test_the_second_look_opens_nothing_and_sees_the_same(cache: Path, tmp_path: Path) -> None:
@@ -162,16 +155,6 @@ def test_filters_on_decoded_fields(cache: Path, tmp_path: Path) -> None:
         assert [e.key for e in found.entries] == [
             e.key for e in everything.entries if getattr(e, field) == wanted
         ]
-
-
-def test_stats_count_platforms(cache: Path, tmp_path: Path) -> None:
-    store = LocalStore(cache)
-    first = count_cache(ReadCache(store, JAX, time.time_ns()))
-    assert {g.name for g in first.by_platform} <= {"cpu", "gpu"}
-    now_ns = time.time_ns()
-    for _ in range(2):
-        counted = count_cache(ReadCache(store, JAX, now_ns, tmp_path / "i"))
-        assert counted.by_platform == first.by_platform
 
 
 def test_a_directory_that_cannot_be_written_is_no_error(cache: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundling import write_new
+from bundling import LATER_NS, write_new
 
 from jaxcache.cache.archive import write_file
 from jaxcache.cache.bundle.format import open_bundle
@@ -44,7 +44,6 @@ from jaxcache.warm.crosshost.cross_target import Delivery
 JAX = load_layout("jax")
 LEFT = ".jaxcache-tmp-1-left"
 AUTOTUNE = "xla_gpu_per_fusion_autotune_cache_dir"
-LATER_NS = 4 * 10**18
 
 
 @pytest.fixture
@@ -195,12 +194,11 @@ def test_what_is_learnt_while_the_clock_is_wrong_can_be_read(
 
 def test_the_later_of_pin_and_unpin_counts_though_the_clock_went_back(cache: Path) -> None:
     store = LocalStore(cache)
-    jax = load_layout("jax")
-    (key,) = pin(store, jax, ["jit_mlp"], now_ns=10**18)
+    (key,) = pin(store, JAX, ["jit_mlp"], now_ns=10**18)
     unpin(store, [key], now_ns=10**17)
     record = Ledger.load(store).record(key)
     assert record and not record.pinned
-    pin(store, jax, [key], now_ns=10**16)
+    pin(store, JAX, [key], now_ns=10**16)
     record = Ledger.load(store).record(key)
     assert record and record.pinned
 

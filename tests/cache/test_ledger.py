@@ -30,6 +30,7 @@ from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.live.uses import read_ledger
 from jaxcache.store import open_store
+from jaxcache.store.base import Store
 
 KEY = "jit_step-" + "a" * 64
 
@@ -42,14 +43,18 @@ def load(cache: Path) -> Ledger:
     return Ledger.load(open_store(str(cache)))
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path))
+
+
 def test_nothing_known_is_an_empty_ledger(tmp_path: Path) -> None:
     ledger = load(tmp_path)
     assert not ledger and ledger.record(KEY) is None and ledger.damaged == 0
     assert not (tmp_path / ".jaxcache").exists()
 
 
-def test_events_fold_into_a_record(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+def test_events_fold_into_a_record(tmp_path: Path, store: Store) -> None:
     assert append(
         store,
         [
@@ -85,8 +90,7 @@ def test_events_fold_into_a_record(tmp_path: Path) -> None:
     )
 
 
-def test_the_later_fact_counts_whatever_the_order_of_writing(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+def test_the_later_fact_counts_whatever_the_order_of_writing(tmp_path: Path, store: Store) -> None:
     append(store, [Event(KEY, UNPIN, 30), Event(KEY, COMPILE, 30, {"compile_seconds": 2.0})])
     append(store, [Event(KEY, PIN, 20), Event(KEY, COMPILE, 20, {"compile_seconds": 1.0})])
     record = load(tmp_path).record(KEY)
@@ -107,8 +111,8 @@ def test_the_later_fact_counts_whatever_the_order_of_writing(tmp_path: Path) -> 
         b'{"key":"k","kind":"hit","at_ns":' + b"9" * 5000 + b"}",
     ],
 )
-def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path, line: bytes) -> None:
-    append(open_store(str(tmp_path)), [Event(KEY, HIT, 1)])
+def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path, store: Store, line: bytes) -> None:
+    append(store, [Event(KEY, HIT, 1)])
     with segments(tmp_path)[0].open("ab") as file:
         file.write(line + b"\n" + json.dumps(Event(KEY, HIT, 2).to_json()).encode())
     ledger = load(tmp_path)
@@ -116,7 +120,7 @@ def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path, line: bytes) -> N
     assert (record := ledger.record(KEY)) and record.hits == 2
 
 
-def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path) -> None:
+def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path, store: Store) -> None:
     facts = {
         "compile_seconds": "fast",
         "components": {"a": 1},
@@ -126,12 +130,12 @@ def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path) -> None:
         "pinned": True,
         "count": 5,
     }
-    append(open_store(str(tmp_path)), [Event(KEY, COMPILE, 1, facts)])
+    append(store, [Event(KEY, COMPILE, 1, facts)])
     assert load(tmp_path).record(KEY) == LedgerRecord(KEY, compiled_ns=1)
 
 
-def test_a_damaged_segment_hides_no_other(tmp_path: Path) -> None:
-    append(open_store(str(tmp_path)), [Event(KEY, HIT, 1)])
+def test_a_damaged_segment_hides_no_other(tmp_path: Path, store: Store) -> None:
+    append(store, [Event(KEY, HIT, 1)])
     directory = tmp_path / LEDGER_DIR
     (directory / "0-big.jsonl").write_bytes(b"")
     with (directory / "0-big.jsonl").open("r+b") as file:
@@ -142,17 +146,15 @@ def test_a_damaged_segment_hides_no_other(tmp_path: Path) -> None:
     assert ledger.damaged == 1 and list(ledger) == [KEY]
 
 
-def test_a_cache_that_cannot_be_written_learns_nothing(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_learns_nothing(tmp_path: Path, store: Store) -> None:
     (tmp_path / ".jaxcache").write_text("a file where the directory should be")
-    store = open_store(str(tmp_path))
     assert not append(store, [Event(KEY, HIT, 1)])
     assert not load(tmp_path)
     compact(store)
 
 
-def test_a_random_name_is_not_taken_for_a_compaction(tmp_path: Path) -> None:
+def test_a_random_name_is_not_taken_for_a_compaction(store: Store) -> None:
     """One name in sixteen has a random part that begins as those of compactions do."""
-    store = open_store(str(tmp_path))
     for number in range(300):
         assert append(store, [Event("k", HIT, number)])
     assert len(Ledger.load(store).segments) <= COMPACT_ABOVE + 1
@@ -193,9 +195,8 @@ def test_of_two_compactions_the_one_that_holds_both_counts(tmp_path: Path) -> No
 
 
 def test_compacting_drops_what_is_not_to_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(str(tmp_path))
     append(store, [Event(KEY, HIT, 2), Event("other", HIT, 1)])
     monkeypatch.setattr("jaxcache.core.ledger.MIN_ABSENT", 1)
     compact(store)
@@ -206,9 +207,8 @@ def test_compacting_drops_what_is_not_to_be_kept(
 
 
 def test_compacting_while_the_clock_is_behind_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(str(tmp_path))
     now_ns = time.time_ns()
     append(store, [Event(KEY, COMPILE, now_ns, {"compile_seconds": 3})])
     append(store, [Event(KEY, HIT, now_ns)])
@@ -221,10 +221,9 @@ def test_compacting_while_the_clock_is_behind_loses_nothing(
 
 
 def test_a_compaction_that_lost_a_part_counts_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jaxcache.core.ledger._SEGMENT_BYTES", 100)
-    store = open_store(str(tmp_path))
     append(store, [Event(f"k{i}", HIT, i) for i in range(6)])
     before = {s.name: s.read_bytes() for s in segments(tmp_path)}
     compact(store)
@@ -274,8 +273,7 @@ def ledger_bytes(cache: Path) -> int:
     return sum(s.stat().st_size for s in segments(cache))
 
 
-def test_a_ledger_stays_small_however_often_entries_are_hit(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+def test_a_ledger_stays_small_however_often_entries_are_hit(tmp_path: Path, store: Store) -> None:
     keys = [f"jit_f{i}-{i:064x}" for i in range(5)]
     largest = 0
     for run in range(300):
@@ -287,8 +285,9 @@ def test_a_ledger_stays_small_however_often_entries_are_hit(tmp_path: Path) -> N
     assert record.components == FACTS["components"] and record.script == "train.py"
 
 
-def test_facts_of_keys_that_are_gone_do_not_pile_up_but_pins_stay(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+def test_facts_of_keys_that_are_gone_do_not_pile_up_but_pins_stay(
+    tmp_path: Path, store: Store
+) -> None:
     append(store, [Event("pinned", PIN, 0), Event(KEY, HIT, 0)])
     (tmp_path / f"{KEY}-cache").touch()
     append(store, [Event(f"jit_g-{i:064x}", COMPILE, i + 1, FACTS) for i in range(5000)])
@@ -296,8 +295,9 @@ def test_facts_of_keys_that_are_gone_do_not_pile_up_but_pins_stay(tmp_path: Path
     assert len(ledger) < 1100 and {"pinned", KEY, f"jit_g-{4999:064x}"} <= set(ledger)
 
 
-def test_digests_of_files_in_directories_stay_while_the_files_are_there(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+def test_digests_of_files_in_directories_stay_while_the_files_are_there(
+    tmp_path: Path, store: Store
+) -> None:
     kernel, gone = (f"ab/c{letter * 51}.main.so" for letter in "xy")
     store.write(kernel, [b"code"])
     digest = {"payload_sha256": "0" * 64}
@@ -351,9 +351,9 @@ def is_pinned_for_live(cache: Path) -> bool:
 
 @pytest.mark.parametrize("is_pinned", [lambda cache: "mine" in load(cache), is_pinned_for_live])
 def test_several_writers_lose_and_double_nothing(
-    tmp_path: Path, is_pinned: Callable[[Path], bool]
+    tmp_path: Path, store: Store, is_pinned: Callable[[Path], bool]
 ) -> None:
-    append(open_store(str(tmp_path)), [Event("mine", PIN, 0)])
+    append(store, [Event("mine", PIN, 0)])
     writers = [appending(tmp_path, str(n), 120) for n in range(1, 4)]
     while any(w.poll() is None for w in writers):
         assert is_pinned(tmp_path), "a reader missed a pin while others compacted"
@@ -369,7 +369,7 @@ def test_several_writers_lose_and_double_nothing(
     assert len(segments(tmp_path)) < 100
 
 
-def test_killed_writers_leave_all_that_was_appended(tmp_path: Path) -> None:
+def test_killed_writers_leave_all_that_was_appended(tmp_path: Path, store: Store) -> None:
     told = 0
     for number in range(6):
         writer = appending(tmp_path, "1", 10_000)
@@ -381,6 +381,6 @@ def test_killed_writers_leave_all_that_was_appended(tmp_path: Path) -> None:
         writer.communicate()
         record = load(tmp_path).record("k0")
         assert record and told <= record.hits <= told + number + 1
-    append(open_store(str(tmp_path)), [Event("k0", HIT, 1)])
-    compact(open_store(str(tmp_path)))
+    append(store, [Event("k0", HIT, 1)])
+    compact(store)
     assert len(list((tmp_path / LEDGER_DIR).iterdir())) == 1, "a killed writer left something"

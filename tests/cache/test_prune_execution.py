@@ -9,12 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from failing import let_fail
 from made_caches import HOUR, NOW, NS, gone, key, plan, put
 
 from jaxcache.cache.prune.execute import remove
 from jaxcache.errors import LockedError
 from jaxcache.model import reporting_to
-from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
 
@@ -102,31 +102,18 @@ def test_the_lock_is_let_go_after_each_short_hold(tmp_path: Path, slow: SlowStor
     assert len(slow.pauses) == 9
 
 
-def test_the_lock_is_really_let_go_in_between(tmp_path: Path, slow: SlowStore) -> None:
-    for number in range(6):
-        put(tmp_path, key(number))
-    done = remove(slow, plan(tmp_path, max_entries=0).removals)
-    assert len(done.removed) == 6 and len(slow.held) > 1
-
-
-class StubbornStore(LocalStore):
-    """One file cannot be deleted."""
-
-    def delete(self, name: str, **rest: object) -> bool:
-        if name == f"{key(1)}-cache":
-            raise StoreError(name, "operation not permitted", code="io-error")
-        return super().delete(name, **rest)  # type: ignore[arg-type]
-
-
-def test_what_cannot_be_removed_is_told_and_the_rest_goes(tmp_path: Path) -> None:
+def test_what_cannot_be_removed_is_told_and_the_rest_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_fail(monkeypatch, "delete", f"{key(1)}-cache")
     for number in range(3):
         put(tmp_path, key(number))
     planned = plan(tmp_path, max_entries=0)
-    done = remove(StubbornStore(tmp_path), planned.removals)
+    done = remove(LocalStore(tmp_path), planned.removals)
     assert done.failed
     assert planned.summary((), "removed").startswith("nothing was removed: 3 entries, ")
     assert [(s.removal.key, s.why, s.detail) for s in done.spared] == [
-        (key(1), "failed", "operation not permitted")
+        (key(1), "failed", "input/output error")
     ]
     assert {p.name for p in tmp_path.iterdir()} == {
         f"{key(1)}-cache",

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import pytest
 import zstandard
+from failing import let_fail
 
 from benchmarks.make_cache import make_cache
 from jaxcache.cache import scan as scanning
@@ -20,10 +21,10 @@ from jaxcache.cache.scan import ScanAids, scan
 from jaxcache.cache.verify.run_checks import verify
 from jaxcache.core.names import AUTOTUNE_DIR
 from jaxcache.layouts import load_layout
-from jaxcache.model import Depth, FileInfo, reporting_to
+from jaxcache.model import Depth, reporting_to
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store import concurrency
-from jaxcache.store.base import MissingError, StoreError
+from jaxcache.store.base import MissingError
 from jaxcache.store.local import LocalStore
 
 
@@ -97,17 +98,14 @@ def test_a_plain_scan_without_heads_opens_no_entry(tmp_path: Path, corpus: Path)
 # Files that go, or cannot be looked at, between two looks of one command.
 
 
-class Unreachable(LocalStore):
-    """A disk that lists files and answers nothing more about them."""
-
-    def info(self, name: str) -> FileInfo:
-        raise StoreError(name, "input/output error", code="io-error")
-
-
-def test_a_file_that_cannot_be_looked_at_again_keeps_its_problem(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_looked_at_again_keeps_its_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that lists files and answers nothing more about them."""
+    let_fail(monkeypatch, "info")
     (tmp_path / f"jit_f-{'a' * 64}-cache").touch()
     found = verify(
-        Unreachable(tmp_path),
+        LocalStore(tmp_path),
         load_layout("jax"),
         VerifyOptions(),
         now_ns=time.time_ns(),

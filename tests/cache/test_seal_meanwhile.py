@@ -1,7 +1,5 @@
 """Sealing beside others: what changes, vanishes or is being written under its hands."""
 
-import hashlib
-import io
 import random
 import shutil
 import signal
@@ -14,16 +12,16 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from bundling import contents
+from failing import let_fail
 
 from jaxcache.cache.ledger.record import Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.seal import SealResult, execute_seal, plan_seal
-from jaxcache.entry.codec import decompress_chunks
 from jaxcache.model import reporting_to
 from jaxcache.options import SealOptions
 from jaxcache.store import open_store
-from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
 NS = 1_000_000_000
@@ -92,17 +90,11 @@ def test_what_is_replaced_after_it_was_read_stays_as_it_is(cache: Path) -> None:
     assert entry_of(cache).read_bytes() == b"theirs"
 
 
-class BadDisk(LocalStore):
-    """Entries cannot be read."""
-
-    def read(self, name: str, *, limit: int) -> bytes:
-        if name.endswith("-cache"):
-            raise StoreError(name, "input/output error", code="io-error")
-        return super().read(name, limit=limit)
-
-
-def test_what_cannot_be_read_is_a_problem_of_its_own(cache: Path) -> None:
-    store = BadDisk(cache)
+def test_what_cannot_be_read_is_a_problem_of_its_own(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_fail(monkeypatch, "read", "-cache")
+    store = LocalStore(cache)
     done = execute_seal(store, plan_seal(store), jobs=1, now_ns=0)
     assert [(p.kind, p.detail) for p in done.problems] == [("unreadable", "input/output error")]
 
@@ -186,56 +178,27 @@ for n in range(10_000):
 """
 
 
-def payloads(kill_cache: Path) -> dict[str, str]:
-    found = {}
-    for path in kill_cache.glob("*-cache"):
-        data = path.read_bytes()
-        content = b"".join(decompress_chunks(io.BytesIO(data), len(data)))
-        found[path.name] = hashlib.sha256(content).hexdigest()
-    return found
-
-
-def temporaries(kill_cache: Path) -> list[Path]:
-    return list(kill_cache.rglob(".jaxcache-tmp-*"))
-
-
-def kill_while_sealing(kill_cache: Path, times: int, seed: int) -> int:
-    """Kill a sealer that many times; returns how often it left a temporary file behind."""
-    before = payloads(kill_cache)
-    originals = {p.name: p.read_bytes() for p in kill_cache.glob("*-cache")}
-    source = f"ORIGINALS = {originals!r}\n{_SEALER}"
-    script = kill_cache.parent / "sealer.py"
-    script.write_text(source)
-    chance = random.Random(seed)
-    dirty = 0
+@pytest.mark.parametrize("times", [5, pytest.param(200, marks=pytest.mark.slow)])
+def test_killed_seals_lose_nothing(corpus: Path, tmp_path: Path, times: int) -> None:
+    cache = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "cache"))
+    before = contents(cache)
+    originals = {p.name: p.read_bytes() for p in cache.glob("*-cache")}
+    script = tmp_path / "sealer.py"
+    script.write_text(f"ORIGINALS = {originals!r}\n{_SEALER}")
+    chance = random.Random(times)
+    left = 0  # how often a temporary file was left
     for _ in range(times):
-        process = subprocess.Popen([sys.executable, script, kill_cache], stdout=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, script, cache], stdout=subprocess.PIPE)
         with process:
             assert process.stdout and process.stdout.readline() == b"ready\n"
             time.sleep(chance.uniform(0, 0.25))
             process.kill()
         assert process.returncode == -signal.SIGKILL  # it was at work until then
-        assert payloads(kill_cache) == before
-        dirty += bool(temporaries(kill_cache))
-    store = open_store(str(kill_cache))
+        assert contents(cache) == before
+        left += any(cache.rglob(".jaxcache-tmp-*"))
+    assert left or times < 200
+    store = open_store(str(cache))
     execute_seal(store, plan_seal(store), jobs=2, now_ns=time.time_ns())
-    assert not temporaries(kill_cache)
-    assert payloads(kill_cache) == before
+    assert not list(cache.rglob(".jaxcache-tmp-*"))
+    assert contents(cache) == before
     assert not plan_seal(store).todo
-    return dirty
-
-
-@pytest.fixture
-def kill_cache(corpus: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", copy)
-    return copy
-
-
-def test_killed_seals_lose_nothing(kill_cache: Path) -> None:
-    kill_while_sealing(kill_cache, 5, seed=1)
-
-
-@pytest.mark.slow
-def test_two_hundred_killed_seals_lose_nothing(kill_cache: Path) -> None:
-    assert kill_while_sealing(kill_cache, 200, seed=2) > 0

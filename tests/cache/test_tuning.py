@@ -1,12 +1,12 @@
 """Entries that were compiled for a GPU that was not there keep their label, and lose it in time."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli
+from ways import told
 
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
@@ -35,7 +35,7 @@ def labelled(corpus: Path, tmp_path: Path) -> tuple[Path, dict[str, str]]:
 
 
 def labels(run_cli: RunCli, path: Path) -> dict[str, str]:
-    entries = json.loads(run_cli("ls", "-C", path, "--json").stdout)["entries"]
+    entries = told(run_cli, "ls", "-C", path)["entries"]
     return {e["key"]: e["tuning"] for e in entries if e["tuning"]}
 
 
@@ -43,16 +43,16 @@ def test_ls_show_and_prune(run_cli: RunCli, labelled: Any) -> None:
     path, known = labelled
     assert labels(run_cli, path) == known
     untuned = next(k for k, tuning in known.items() if tuning == "untuned")
-    document = json.loads(run_cli("show", "-C", path, "--json", untuned).stdout)
+    document = told(run_cli, "show", "-C", path, untuned)
     assert document["entry"]["tuning"] == document["provenance"]["tuning"] == "untuned"
-    prune = ("prune", "--untuned", "-C", path, "--grace", "0s", "--json")
-    dry = json.loads(run_cli(*prune, "--dry-run").stdout)
-    real = json.loads(run_cli(*prune, "--yes").stdout)
+    prune = ("prune", "--untuned", "-C", path, "--grace", "0s")
+    dry = told(run_cli, *prune, "--dry-run")
+    real = told(run_cli, *prune, "--yes")
     assert dry["removed"] == real["removed"]
     assert [(r["key"], r["reason"]) for r in real["removed"]] == [(untuned, "untuned")]
     assert not (path / f"{untuned}-cache").exists()
     assert labels(run_cli, path) == {k: t for k, t in known.items() if k != untuned}
-    assert json.loads(run_cli(*prune, "--yes").stdout)["removed"] == []
+    assert told(run_cli, *prune, "--yes")["removed"] == []
 
 
 def test_the_label_goes_with_the_entry(run_cli: RunCli, labelled: Any, tmp_path: Path) -> None:
@@ -71,5 +71,5 @@ def test_an_entry_that_jax_made_anew_is_not_labelled(run_cli: RunCli, labelled: 
     key, other = known
     shutil.copyfile(path / f"{other}-cache", path / f"{key}-cache")
     assert labels(run_cli, path) == {other: known[other]}
-    prune = run_cli("prune", "--untuned", "-C", path, "--grace", "0s", "--json", "--yes")
-    assert json.loads(prune.stdout)["removed"] == []
+    prune = ("prune", "--untuned", "-C", path, "--grace", "0s", "--yes")
+    assert told(run_cli, *prune)["removed"] == []
