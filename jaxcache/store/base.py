@@ -156,7 +156,9 @@ class Store(Protocol):
         """The place itself, for its owner and permissions; None where a store has neither."""
 
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
-        """Yield the files directly in the root, or in the directory ``prefix``, unsorted.
+        """Yield the files directly in the root, or in the directory ``prefix``.
+
+        A local store sorts them by name, so that no result depends on the file system.
 
         Yields nothing if the directory does not exist.
 

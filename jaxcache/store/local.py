@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import BinaryIO, NamedTuple
 
 from jaxcache.core import atomic
@@ -70,7 +71,10 @@ class LocalStore:
         lead = f"{stores.check_name(prefix.rstrip('/'))}/" if prefix else ""
         try:
             with self.directory(lead) as fd, os.scandir(fd) as names:
-                for item in names:
+                # Taken off the end, because an item keeps its status as long as it lives.
+                items = sorted(names, key=attrgetter("name"), reverse=True)
+                while items:
+                    item = items.pop()
                     if start and not item.name.startswith(start):
                         continue
                     try:
