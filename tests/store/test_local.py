@@ -122,6 +122,14 @@ def test_no_directory_a_file_and_a_link_loop(tmp_path: Path) -> None:
         LocalStore(tmp_path / "loop")
 
 
+def test_files_are_listed_by_name(tmp_path: Path) -> None:
+    """Each file system has an order of its own, and some another on each disk."""
+    names = [f"jit_f-{number:02}" for number in range(40)]
+    for name in reversed(names):
+        (tmp_path / name).touch()
+    assert [info.name for info in LocalStore(tmp_path).list()] == names
+
+
 def test_links_are_listed_and_never_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
