@@ -98,8 +98,8 @@ class Listing:
     problems: tuple[Problem, ...]
     cache_size_bytes: int | None = None
     """Everything that a bound on the size counts; None where it was not looked at."""
-    ledger_bytes: int = 0
-    """The ledger, which no bound counts."""
+    record_bytes: int = 0
+    """The ledger and other records of jaxcache, which no bound counts."""
     cache_entries: int = 0
     """All entries of the cache, those that do not match too."""
 
@@ -185,7 +185,7 @@ def list_cache(
         summary=summarize(chosen),
         problems=problems,
         cache_size_bytes=sizes[0],
-        ledger_bytes=sizes[1],
+        record_bytes=sizes[1],
         cache_entries=len(scan_result.entries),
     )
 

@@ -56,8 +56,8 @@ def listing_view(
             line += f", {format_size(size_bytes)}" if size_bytes else ""
         elif size_bytes and size_bytes != listing.summary.size_bytes:
             line += f"; the whole cache has {format_size(size_bytes)}"
-        if listing.ledger_bytes:
-            line += f", ledger {format_size(listing.ledger_bytes)}"
+        if listing.record_bytes:
+            line += f", records {format_size(listing.record_bytes)}"
         yield line
 
     notes = [*_notes(listing, sort, long=long)]

@@ -139,7 +139,7 @@ SHAPES = {
     "function=request.function file=request.file line=request.line components=request.components "
     "compile_options=options{num_replicas num_partitions flags_changed}",
     "Interpreter": "-flags -cpu_features",
-    "Listing": "-cache_size_bytes -ledger_bytes -cache_entries",
+    "Listing": "-cache_size_bytes -record_bytes -cache_entries",
     "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
     "total_bytes",
     "DiffEntry": "key size_bytes payload_bytes payload_sha256 compile_seconds",

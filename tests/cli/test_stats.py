@@ -95,10 +95,10 @@ def test_one_size_of_a_cache_on_every_screen(run_cli: RunCli, cache: Path, tmp_p
     screens = run_all([[*c, "-C", cache] for c in commands], home=tmp_path, width=120)
     ls, stats, prune = (without_style(text) for _, text in screens)
     size = f"{size_bytes / 1000:.1f} kB"
-    ledger_bytes = sum(p.stat().st_size for p in records if p.is_file())
-    ledger = f"{ledger_bytes / 1000:.1f} kB"
-    assert f"; the whole cache has {size}, ledger {ledger}" in ls
-    uncounted = f"; {ledger} of jaxcache's own records not counted"
+    record_bytes = sum(p.stat().st_size for p in records if p.is_file())
+    uncounted_size = f"{record_bytes / 1000:.1f} kB"
+    assert f"; the whole cache has {size}, records {uncounted_size}" in ls
+    uncounted = f"; {uncounted_size} of jaxcache's own records not counted"
     assert f"Cache size   {size}, as --max-size counts it{uncounted}" in stats
     assert f"cache size {size}" in prune
     assert "12 ms" in ls
