@@ -377,7 +377,7 @@ class StepRuns(NamedTuple):
     """``warm`` of ``STEP``, cold and then hot, with keys that do not contain the cache's path."""
 
     directory: Path
-    """``cache``, the ``script.py``, and what ``--trace`` wrote: ``cold`` and ``hot``."""
+    """``cache``, ``script.py``, ``step.recipe``, and what ``--trace`` wrote: ``cold``, ``hot``."""
     cold: Any
     hot: Any
 
@@ -389,10 +389,11 @@ def step_runs(run_cli: RunCli, make_once: MakeOnce, each_jax_python: str) -> Ste
 
     def fill(directory: Path) -> None:
         (directory / "script.py").write_text(STEP)
-        words = ("-C", directory / "cache", "--python", each_jax_python, "--fail-on-miss")
-        for number, name in enumerate(("cold", "hot")):
+        words = ("warm", "--json", "-C", directory / "cache", "--python", each_jax_python)
+        more = {"cold": ("--record", directory / "step.recipe"), "hot": ("--fail-on-miss",)}
+        for name, options in more.items():
             trace = ("--portable", "--trace", directory / name, directory / "script.py")
-            done = run_cli("warm", "--json", *words[: 4 + number], *trace)
+            done = run_cli(*words, *options, *trace)
             assert done.returncode == 0, done.stderr
             (directory / f"{name}.json").write_text(done.stdout)
 
