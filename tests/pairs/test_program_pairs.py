@@ -71,7 +71,7 @@ def test_an_odd_directory_with_a_recipe_and_a_cap_is_pushed_signed(pair: Pair) -
     pair.run("trust", "add", "ci", public)
     pair.world.extra |= {"JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9)}
     recipe = f"{ODD}.recipe"
-    pair.run("warm", *pair.python, "--collect-only", "--record", recipe, "program.py")
+    pair.record(recipe)
     pair.use(ODD)
     pair.run("compile", *pair.python, recipe)
     pair.run("push", "--sign", "ci", f"tier of {ODD}")
@@ -103,6 +103,7 @@ def test_ctrl_c_during_warm_leaves_whole_entries(pair: Pair) -> None:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
     assert child.returncode == 128 + signal.SIGINT, shown
+    assert "interrupted" in shown and "jit_first" in shown
     assert pair.plain() == ALL_HITS
     pair.run("verify")
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from jaxcache.core.compile_event import Copies
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.warm import report_view
@@ -178,10 +180,16 @@ def test_notes_about_a_start_come_with_the_longest_first() -> None:
     assert named["unrolled"].endswith("; tracing, lowering and compiling it took 9.6 s")
 
 
-def test_size_gives_way_before_why_is_cut_before_its_line_number() -> None:
-    place = {**USER, "function": "train_step", "size_bytes": 50_000}
-    cause = "multiply, … → silu at train.py:1042 in `train_step.loss`"
-    report = made(written(1, place, 2.0))
+@pytest.mark.parametrize(
+    ("cause", "point"),
+    [
+        ("multiply, … → silu at train.py:1042 in `train_step.loss`", "train.py:1042"),
+        ("first time in train_everything.py", "  first time in train_everything.py"),
+        ("x float32[8,8] (weak) → float32[16,16] (weak)", "  x float32[8,8] (weak) → float32[1"),
+    ],
+)
+def test_size_gives_way_before_why_is_cut_before_its_point(cause: str, point: str) -> None:
+    report = made(written(1, {**USER, "function": "train_step", "size_bytes": 50_000}, 2.0))
     report = replace(report, modules=tuple(replace(m, cause=cause) for m in report.modules))
 
     def row(width: int) -> str:
@@ -192,5 +200,5 @@ def test_size_gives_way_before_why_is_cut_before_its_line_number() -> None:
     assert cause in row(140)
     assert "50.0 kB" in row(140)
     for width in (100, 90, 80):
-        assert "train.py:1042" in row(width)
+        assert point in row(width)
         assert len(row(width)) <= width
