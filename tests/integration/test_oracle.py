@@ -51,7 +51,9 @@ def test_jaxcache_hits_what_plain_jax_filled(name: str, make_world: MakeWorld) -
     assert not faults_after_plain(make_world(SPELLINGS[name]))
 
 
-@pytest.mark.parametrize("way", ["warm --jobs", "compile RECIPE"])
+@pytest.mark.parametrize(
+    "way", [pytest.param("warm --jobs", marks=pytest.mark.slow), "compile RECIPE"]
+)
 def test_plain_jax_hits_what_was_compiled_ahead(way: str, make_world: MakeWorld) -> None:
     assert not faults(make_world(SPELLINGS[".jc"]), way)
 

@@ -39,8 +39,6 @@ def test_fail_on_miss_stands_alone(
     failed = run_cli(*command, path)
     told = "All is cached now, so the next run with this cache hits; with --no-write it would fail"
     assert (failed.returncode, told in failed.stderr) == (1, True)
-    document = warm(path, "--fail-on-miss", "is", "the", "script's", options=("--fail-on-miss",))
-    assert document["script_exit_code"] == 0
     warm(script(STEP.replace("sin", "cos")), options=("--fail-on-miss", "1"))
     warm(script(STEP.replace("sin", "tan")), options=("--fail-on-miss=0.0001s",), code=1)
     done = run_cli("warm", "-C", cache, "--fail-on-miss=often", path)
@@ -137,23 +135,6 @@ c.combine_executable_and_time = lambda e, t: combine(e + os.urandom(4), t)
         assert "does not match" in only(document, "jit_step")["detail"]
 
 
-@pytest.mark.parametrize("command", [["warm", "--jobs", "2"], ["run", "--"]])
-def test_jax_writes_a_checksum_into_every_entry(
-    command: list[str], script: Any, run_cli: RunCli, cache: Path, each_jax_python: str
-) -> None:
-    if "--jobs" in command and jax_version(each_jax_python) < (0, 5):
-        pytest.skip("JAX 0.5 and later can be collected")
-    name, *options = command
-    words = [each_jax_python] if name == "run" else []
-    python = [] if name == "run" else ["--python", each_jax_python]
-    environment = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    path = script(STEP)
-    done = run_cli(name, "-C", cache, *python, *options, *words, path, env=environment)
-    assert done.returncode == 0, done.stderr
-    listed = json.loads(run_cli("ls", "--json", "-C", cache).stdout)["entries"]
-    assert {entry["sealed"] for entry in listed} == {True}
-
-
 def test_trace_opens_in_perfetto(step_runs: StepRuns) -> None:
     for name, expected in (
         ("cold", ["trace", "lower", "compile", "write"]),
@@ -219,49 +200,25 @@ def test_warm_without_a_program_is_refused(run_cli: RunCli, cache: Path) -> None
     assert (done.returncode, "name a script, or a module with -m" in done.stderr) == (2, True)
 
 
-def test_run_chains_to_a_sitecustomize(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
-) -> None:
-    (tmp_path / "site").mkdir()
-    script("import builtins; builtins.was_here = True", "site/sitecustomize.py")
-    path = script(
-        STEP + "assert was_here; import sitecustomize; assert 'site/' in sitecustomize.__file__"
-    )
-    env = {"PYTHONPATH": f"{tmp_path / 'site'}:{Path(__file__).parents[2]}"}
-    done = run_cli("run", "--json", "-C", cache, "--", each_jax_python, path, env=env)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["summary"]["skipped"] > 0
-
-
 def test_portable_keys_hit_in_another_directory(
-    script: Any, run_cli: RunCli, tmp_path: Path, jax_python: str
+    step_runs: StepRuns, run_cli: RunCli, tmp_path: Path, each_jax_python: str
 ) -> None:
     """Also where the program is run by hand with the setting, and where a recipe is compiled."""
-    path, recipe = script(STEP), tmp_path / "step.recipe"
-
-    def report(directory: str, *words: str) -> dict[str, Any]:
-        done = run_cli(
-            "warm", "--json", "-C", tmp_path / directory, "--python", jax_python, *words, path
-        )
+    if jax_version(each_jax_python) < (0, 5):
+        pytest.skip("recipes are compiled by JAX 0.5 and later")
+    assert any("XLA_CACHES=none" in note for note in step_runs.cold["notes"])
+    path, recipe = step_runs.directory / "script.py", tmp_path / "step.recipe"
+    python = ("--python", each_jax_python)
+    by_hand = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+    for command in (
+        ("copy", step_runs.directory / "cache", tmp_path / "there"),
+        ("warm", "-C", tmp_path / "there", "--portable", "--fail-on-miss", *python, path),
+        ("warm", "-C", tmp_path / "recorded", "--record", recipe, *python, path),
+        ("compile", recipe, "--portable", "-C", tmp_path / "made", *python),
+        ("run", "-C", tmp_path / "made", "--fail-on-miss", "--", each_jax_python, path),
+    ):
+        done = run_cli(*command, env=by_hand if command[0] == "run" else None)
         assert done.returncode == 0, done.stderr
-        document: dict[str, Any] = json.loads(done.stdout)
-        return document
-
-    portable = report("here", "--portable")
-    assert portable["summary"]["written"] > 0
-    assert any("XLA_CACHES=none" in note for note in portable["notes"])
-    assert run_cli("copy", tmp_path / "here", tmp_path / "there").returncode == 0
-    report("there", "--portable", "--fail-on-miss")
-    report("recorded", "--record", str(recipe))
-    compiled = run_cli(
-        "compile", recipe, "--portable", "-C", tmp_path / "made", "--python", jax_python
-    )
-    assert compiled.returncode == 0, compiled.stderr
-    names = ("ENABLE_XLA_CACHES", "none"), ("MIN_COMPILE_TIME_SECS", "0")
-    env = {f"JAX_PERSISTENT_CACHE_{name}": value for name, value in names}
-    hot = ("run", "-C", tmp_path / "made", "--fail-on-miss", "--", jax_python, path)
-    by_hand = run_cli(*hot, env=env)
-    assert by_hand.returncode == 0, by_hand.stderr
 
 
 def test_quiet_prints_the_keys(
@@ -289,11 +246,7 @@ def test_contents_that_the_environment_lets_jax_check(
     assert only(document, "jit_step")["reason"] in ("verified", "same-hlo")
 
 
-def test_metadata_in_keys_is_named(
-    run_cli: RunCli, warm: Warm, script: Any, cache: Path, each_jax_python: str
-) -> None:
+def test_metadata_in_keys_is_named(warm: Warm, script: Any) -> None:
     env = {"JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY": "1"}
     notes = warm(script(STEP), env=env)["notes"]
     assert any("include_metadata_in_key is on: files and line numbers" in n for n in notes)
-    done = run_cli("doctor", "--json", "-C", cache, "--python", each_jax_python, env=env)
-    assert "metadata-in-key" in [f["trap"] for f in json.loads(done.stdout)["findings"]]

@@ -116,9 +116,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         ),
         F.BUNDLE: held(ODD_BUNDLE),
         F.SIGNATURES: Senseless("A run writes what this machine compiles, which nobody signs"),
-        F.SEAL: held(
-            "integration/test_warm_options.py::test_jax_writes_a_checksum_into_every_entry"
-        ),
+        F.SEAL: held("integration/test_warm.py::test_the_second_run_is_all_hits"),
         F.PRUNE: held("integration/test_prune_jax.py::test_a_hit_in_the_ledger_is_the_last_use"),
         F.CI: held("integration/test_ci_jax.py::test_three_jobs"),
         F.PORTABLE: held(
@@ -139,7 +137,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.BUNDLE: held(RECIPE_IN_BUNDLE),
         F.SIGNATURES: Senseless("A recipe holds no executable, and its entries are signed later"),
         F.SEAL: held(
-            "integration/test_warm_options.py::test_jax_writes_a_checksum_into_every_entry"
+            "integration/test_compile_jax.py::test_one_command_collects_compiles_and_runs"
         ),
         F.PRUNE: held(COMPILED_UNDER_A_CAP),
         F.CI: held(f"{MOVE}test_a_job_that_compiles_a_recipe_saves_it"),
