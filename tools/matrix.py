@@ -24,7 +24,7 @@ CAPABILITIES = {
     "`show`": ("integration/test_show_truth.py", "agrees_with_jax"),
     "`explain`": ("integration/test_explain_jax.py", "by_every_jax and (dtype or flag)"),
     "`doctor`": ("integration/test_doctor_jax.py", "jax_just_wrote"),
-    "`seal`": ("integration/test_verify_jax.py", "sealed_entries_are_hits"),
+    "`seal`": ("conformance/test_jax_promises.py", "promises_over_it and seal"),
     "`verify --level load`": ("integration/test_verify_jax.py", "kills_its_child"),
     "`prune` beside JAX's cap": ("integration/test_prune_jax.py", "goes_on_where and lru"),
     "`export`, `import`": ("integration/test_move_jax.py", "outlook_comes_true"),

@@ -12,7 +12,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from conftest import clean_environment
 
 _SERVER = """
 import atexit, contextlib, gc, json, os, runpy, sys, threading, traceback, types, warnings
@@ -150,6 +152,17 @@ def run_plain(
     done = _server(python).run(words, env, str(cwd or Path.cwd()))
     assert not check or done.returncode == 0, done.stderr
     return done
+
+
+#: A program that fills the cache that it is given, and prints its result and JAX's own counts.
+WORKLOAD = Path(__file__).parents[1] / "integration" / "bundle_workload.py"
+
+
+def run_workload(python: str, cache: Path | str, home: Path, **env: str) -> dict[str, Any]:
+    """Run it by plain JAX, and return what it prints."""
+    own = clean_environment(home) | {"PYTHONWARNINGS": ""} | env
+    told: dict[str, Any] = json.loads(run_plain([python, WORKLOAD, cache], env=own).stdout)
+    return told
 
 
 class Counts(NamedTuple):

@@ -83,7 +83,7 @@ ROWS = (
 
 
 #: Of each of these kinds another row is always tried.
-SWEPT = {"devices by flag", "matmul precision", "threefry", "generator"}
+SWEPT = {"devices by flag", "matmul precision", "threefry", "generator", "CPU features"}
 
 
 class Machines:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from acting import BOUND, UNBOUND, acts_on, says
-from conftest import RunCli, clean_environment, find_jax_pythons, has_modules, jax_version
+from conftest import RunCli, find_jax_pythons, has_modules, jax_version
 from object_server import Proxy
-from plain_jax import run_plain
+from plain_jax import WORKLOAD, run_workload
+
+pytestmark = pytest.mark.jax
 
 
-@pytest.mark.jax
 def entries(cache: Path) -> set[str]:
     """The names of entries; JAX 0.4.30 writes none with ``-cache`` at its end."""
     return {p.name for p in cache.glob("jit_*") if not p.name.endswith("-atime")}
@@ -23,7 +24,7 @@ def test_pushed_here_pulled_there(
     run_cli: RunCli, each_jax_python: str, bucket: str, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    cold = run_jax(each_jax_python, first, tmp_path)
+    cold = run_workload(each_jax_python, first, tmp_path)
     names = entries(first)
     compiles = len(names)
     assert compiles >= 2
@@ -34,10 +35,10 @@ def test_pushed_here_pulled_there(
     for place in (second, first):
         assert run_cli("pull", bucket, "-C", place).returncode == 0
         assert entries(place) == names
-    warm = run_jax(each_jax_python, first, tmp_path)
+    warm = run_workload(each_jax_python, first, tmp_path)
     assert (warm["cache_hits"], warm["cache_misses"]) == (compiles, 0)
     assert warm["result"] == cold["result"]
-    moved = run_jax(each_jax_python, second, tmp_path)
+    moved = run_workload(each_jax_python, second, tmp_path)
     bound = (0, 4, 36) <= jax_version(each_jax_python) < (0, 11)
     assert (moved["cache_hits"], moved["cache_misses"]) == (
         (0, compiles) if bound else (compiles, 0)
@@ -66,53 +67,40 @@ def python(s3: Proxy, monkeypatch: pytest.MonkeyPatch) -> str:
     return found
 
 
-@pytest.mark.jax
 @pytest.mark.parametrize("sealed", [False, True], ids=["as-written", "sealed"])
 def test_jax_hits_what_was_pushed(
     run_cli: RunCli, python: str, bucket: str, tmp_path: Path, sealed: bool
 ) -> None:
-    cold = run_jax(python, tmp_path / "local", tmp_path, **ANYWHERE)
+    cold = run_workload(python, tmp_path / "local", tmp_path, **ANYWHERE)
     assert cold["cache_misses"] >= 2
     assert run_cli("push", bucket, "-C", tmp_path / "local").returncode == 0
     if sealed:
         assert run_cli("seal", "-C", bucket).returncode == 0
-    warm = run_jax(python, bucket, tmp_path, **ANYWHERE)
+    warm = run_workload(python, bucket, tmp_path, **ANYWHERE)
     assert (warm["cache_hits"], warm["cache_misses"]) == (cold["cache_misses"], 0)
     assert warm["result"] == cold["result"]
 
 
-@pytest.mark.jax
 def test_what_jax_writes_there_is_a_cache_like_any(
     run_cli: RunCli, python: str, bucket: str, tmp_path: Path
 ) -> None:
-    cold = run_jax(python, bucket, tmp_path, **ANYWHERE)
+    cold = run_workload(python, bucket, tmp_path, **ANYWHERE)
     listed = json.loads(run_cli("ls", "-C", bucket, "--json").stdout)
     assert len(listed["entries"]) == cold["cache_misses"] >= 2
     assert not listed["problems"]
     checked = json.loads(run_cli("verify", "-C", bucket, "--json").stdout)
     assert checked["ok"] == checked["checked"] == cold["cache_misses"]
     assert run_cli("pull", bucket, "-C", tmp_path / "local").returncode == 0
-    warm = run_jax(python, tmp_path / "local", tmp_path, **ANYWHERE)
+    warm = run_workload(python, tmp_path / "local", tmp_path, **ANYWHERE)
     assert (warm["cache_hits"], warm["cache_misses"]) == (cold["cache_misses"], 0)
 
 
 # What import says beforehand is what JAX then does.
 
 
-WORKLOAD = Path(__file__).with_name("bundle_workload.py")
-
-
-def run_jax(python: str, cache: Path | str, home: Path, **env: str) -> dict[str, Any]:
-    own = clean_environment(home) | {"PYTHONWARNINGS": ""} | env
-    done = run_plain([python, WORKLOAD, cache], env=own)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
-@pytest.mark.jax
 def test_the_outlook_comes_true(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> None:
     first, second, bundle = tmp_path / "first", tmp_path / "second", tmp_path / "b.jxb"
-    cold = run_jax(each_jax_python, first, tmp_path)
+    cold = run_workload(each_jax_python, first, tmp_path)
     assert cold["cache_hits"] == 0
     # JAX 0.4.30 names the file by the key alone.
     compiles = sum(not p.name.endswith("-atime") for p in first.glob("jit_*"))
@@ -121,9 +109,8 @@ def test_the_outlook_comes_true(run_cli: RunCli, each_jax_python: str, tmp_path:
     shutil.rmtree(first)
 
     def bring(target: Path, *options: str) -> dict[str, Any]:
-        done = run_cli(
-            "import", bundle, "-C", target, "--python", each_jax_python, "--json", *options
-        )
+        words = ("import", bundle, "-C", target, "--python", each_jax_python, "--json")
+        done = run_cli(*words, *options)
         assert done.returncode == 0, done.stderr
         told: dict[str, Any] = json.loads(done.stdout)
         return told
@@ -136,31 +123,23 @@ def test_the_outlook_comes_true(run_cli: RunCli, each_jax_python: str, tmp_path:
         "miss": compiles if bound else 0,
         "unknown": 0 if bound else compiles,
     }
-    moved = run_jax(each_jax_python, second, tmp_path)
+    moved = run_workload(each_jax_python, second, tmp_path)
     assert moved["cache_hits"] == told["outlook"]["unknown"]
     assert moved["result"] == cold["result"]
     if bound:
         assert {e["restore_to"] for e in told["entries"]} == {str(first)}
-        refused = run_cli(
-            "import",
-            bundle,
-            "-C",
-            tmp_path / "third",
-            "--python",
-            each_jax_python,
-            "--require-compatible",
-        )
+        words = ("import", bundle, "-C", tmp_path / "third", "--python", each_jax_python)
+        refused = run_cli(*words, "--require-compatible")
         assert refused.returncode == 1
         assert f"contain the cache's path, {first}. Use that path" in refused.stderr
         assert not (tmp_path / "third").exists()
     told = bring(first, "--require-compatible")
     assert told["outlook"]["unknown"] == compiles
-    restored = run_jax(each_jax_python, first, tmp_path)
+    restored = run_workload(each_jax_python, first, tmp_path)
     assert (restored["cache_hits"], restored["cache_misses"]) == (compiles, 0)
     assert restored["result"] == cold["result"]
 
 
-@pytest.mark.jax
 @acts_on(
     "set …=none before the program starts, or start it with jaxcache run --portable", jax=BOUND
 )
@@ -174,9 +153,9 @@ def test_portable_entries_hit_on_a_condition(
     """Entries filled with portable keys hit where such keys are asked for, and only there."""
     none = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
     first, bundle = tmp_path / "first", tmp_path / "b.jxb"
-    run_jax(each_jax_python, first, tmp_path)
+    run_workload(each_jax_python, first, tmp_path)
     bound = len(list(first.glob("*-cache")))
-    run_jax(each_jax_python, first, tmp_path, **none)
+    run_workload(each_jax_python, first, tmp_path, **none)
     portable = len(list(first.glob("*-cache"))) - bound
     assert run_cli("export", bundle, "-C", first).returncode == 0
     condition = (
@@ -193,7 +172,7 @@ def test_portable_entries_hit_on_a_condition(
         done = run_cli(*words, "--dry-run", env=setting)
         assert done.returncode == 0, done.stderr
         document = json.loads(run_cli(*words, "--json", env=setting).stdout)
-        moved = run_jax(each_jax_python, target, tmp_path, **setting)
+        moved = run_workload(each_jax_python, target, tmp_path, **setting)
         if portable == 0:  # the path is in no key, however the cache was filled
             assert f"it is unknown whether each of {bound} entries will hit" in done.stderr
             says(done.stderr)
@@ -219,7 +198,7 @@ def test_portable_entries_hit_on_a_condition(
         if place == "plain":
             restored = run_cli("ci", "restore", bundle, "-C", tmp_path / "restored", *words[4:])
             assert says(restored.stderr, f"without it {portable} of {bound + portable} will miss")
-            assert run_jax(each_jax_python, tmp_path / "restored", tmp_path)["cache_hits"] == 0
+            assert run_workload(each_jax_python, tmp_path / "restored", tmp_path)["cache_hits"] == 0
             command = ("--", each_jax_python, WORKLOAD, tmp_path / "restored")
             ran = run_cli("run", "--portable", "--json", "-C", tmp_path / "restored", *command)
             assert json.loads(ran.stdout)["summary"]["hits"] >= portable
@@ -229,35 +208,22 @@ def test_portable_entries_hit_on_a_condition(
         )
 
 
-@pytest.mark.jax
-@pytest.mark.parametrize("recorded", [True, False], ids=["ledger", "plain-jax"])
-def test_other_flags_of_xla_miss(
-    run_cli: RunCli, each_jax_python: str, tmp_path: Path, recorded: bool
+def test_entries_of_plain_jax_are_not_promised_where_xla_flags_differ(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
 ) -> None:
-    """Entries of a program are not promised where XLA_FLAGS differ; of plain JAX's, too."""
     fast = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true --xla_dump_to="}
     cache, bundle = tmp_path / "cache", tmp_path / "b.jxb"
-    cold = run_jax(each_jax_python, cache, tmp_path)
-    if recorded:
-        shutil.rmtree(cache)
-        words = ("run", "-C", cache, "--", each_jax_python, WORKLOAD, cache)
-        assert run_cli(*words).returncode == 0
+    cold = run_workload(each_jax_python, cache, tmp_path)
     assert run_cli("export", bundle, "-C", cache).returncode == 0
-
-    def outlook(**env: str) -> tuple[int, dict[str, int]]:
-        words = ("import", bundle, "-C", cache, "--python", each_jax_python, "--dry-run")
-        asked = (*words, "--require-compatible", "--json")
-        done = run_cli(*asked, env=env)
-        told: dict[str, int] = json.loads(done.stdout)["outlook"] if done.stdout else {}
-        return done.returncode, told
-
-    named = "hit" if recorded else "unknown"  # plain JAX records no settings
-    hits = run_jax(each_jax_python, cache, tmp_path)["cache_hits"]
-    code, told = outlook()
-    assert (code, told["miss"], told[named]) == (0, 0, hits)
+    hits = run_workload(each_jax_python, cache, tmp_path)["cache_hits"]
     assert hits > 0
-    code, told = outlook(XLA_FLAGS="--xla_dump_to=")  # no part of keys
-    assert (code, told["miss"], told[named]) == (0, 0, hits)
-    code, told = outlook(**fast)
-    hot = run_jax(each_jax_python, cache, tmp_path, **fast)
-    assert (code, hot["cache_hits"], hot["result"]) == (1, 0, cold["result"])
+    words = ("import", bundle, "-C", cache, "--python", each_jax_python, "--dry-run")
+    asked = (*words, "--require-compatible", "--json")
+    for env in ({}, {"XLA_FLAGS": "--xla_dump_to="}):  # which is no part of keys
+        done = run_cli(*asked, env=env)
+        told = json.loads(done.stdout)["outlook"]
+        # Plain JAX records no settings.
+        assert (done.returncode, told["miss"], told["unknown"]) == (0, 0, hits)
+    assert run_cli(*asked, env=fast).returncode == 1
+    hot = run_workload(each_jax_python, cache, tmp_path, **fast)
+    assert (hot["cache_hits"], hot["result"]) == (0, cold["result"])

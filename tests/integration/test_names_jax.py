@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import RunCli, clean_environment, jax_version
+from conftest import MakeOnce, RunCli, clean_environment, find_jax_pythons, jax_version
 from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
@@ -31,26 +31,17 @@ def plain_hits(python: str, home: Path, cache: Path) -> list[str]:
     return json.loads(run_plain([python, PROGRAM], env=env, cwd=home).stdout)
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """What plain JAX writes of the program, once for each interpreter."""
-    caches: dict[str, Path] = {}
-
-    def fill(python: str) -> Path:
-        if python not in caches:
-            home = tmp_path_factory.mktemp("filled")
-            assert plain_hits(python, home, home / "cache") == []
-            for path in (home / "cache").iterdir():
-                os.utime(path, (LONG_AGO, LONG_AGO))
-            caches[python] = home / "cache"
-        return caches[python]
-
-    return fill
-
-
 @pytest.fixture
-def cache(filled: Callable[[str], Path], each_jax_python: str, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(filled(each_jax_python), tmp_path / "cache"))
+def cache(make_once: MakeOnce, each_jax_python: str, tmp_path: Path) -> Path:
+    """What plain JAX writes of the program, once for each interpreter."""
+
+    def fill(home: Path) -> None:
+        assert plain_hits(each_jax_python, home, home / "cache") == []
+        for path in (home / "cache").iterdir():
+            os.utime(path, (LONG_AGO, LONG_AGO))
+
+    filled = make_once(f"names-jax{find_jax_pythons().index(each_jax_python)}", fill)
+    return Path(shutil.copytree(filled / "cache", tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -92,7 +83,14 @@ def test_doctor_finds_no_damage(run_cli: RunCli, cache: Path, each_jax_python: s
     assert not checks & {"damaged-entries", "unreadable-entries"}
 
 
-@pytest.mark.parametrize("way", ["copy", "push", "pull", "ci save", "export", "ci save bundle"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        *("pull", "export", "ci save bundle"),
+        # These share what reads and writes with pull.
+        *(pytest.param(way, marks=pytest.mark.slow) for way in ("copy", "push", "ci save")),
+    ],
+)
 def test_every_name_travels(
     way: str, run_cli: RunCli, cache: Path, hits: Callable[[Path], int], tmp_path: Path
 ) -> None:
