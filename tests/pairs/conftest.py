@@ -1,6 +1,7 @@
 """A program, its caches, and plain JAX as the judge of what two features make together."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import WorldInProcess
-from conftest import jax_version
+from conftest import MakeOnce, find_jax_pythons, jax_version
 
 from tools.oracle.world import MODULES, SPELLINGS, Counts, World
 
@@ -20,8 +21,9 @@ ALL_MISSES = Counts(0, MODULES)
 class Pair:
     """A world whose keys leave the cache directory out, and whose cache can be exchanged."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, make_once: MakeOnce) -> None:
         self.world = world
+        self._make_once = make_once
         self.directory = world.directory
         self.python = ("--python", world.python)
         world.extra["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
@@ -46,6 +48,28 @@ class Pair:
     def run_json(self, *arguments: str | Path) -> Any:
         """Run ``jaxcache ARG… --json`` and return its document; it must succeed."""
         return json.loads(self.run(*arguments, "--json"))
+
+    def fill(self) -> None:
+        """Put into the cache what plain JAX wrote for the program, once for all tests."""
+
+        def run(directory: Path) -> None:
+            assert self.plain(JAX_COMPILATION_CACHE_DIR=str(directory)) == ALL_MISSES
+
+        shutil.copytree(self._once("plain", run), self.cache)
+
+    def record(self, name: str = "x.recipe") -> None:
+        """Put a recipe of the program beside it, recorded once for all tests."""
+
+        def collect(directory: Path) -> None:
+            recipe = directory / "x.recipe"
+            self.run("warm", *self.python, "--collect-only", "--record", recipe, "program.py")
+
+        shutil.copy(self._once("recipe", collect) / "x.recipe", self.directory / name)
+
+    def _once(self, name: str, fill: Callable[[Path], None]) -> Path:
+        return self._make_once(
+            f"pair-{name}-jax{find_jax_pythons().index(self.world.python)}", fill
+        )
 
     def plain(self, **environment: str) -> Counts:
         """Run the program without jaxcache, and return what JAX counts."""
@@ -75,13 +99,14 @@ MakePair = Callable[[str], Pair]
 
 
 @pytest.fixture
-def make_pair(tmp_path: Path) -> MakePair:
+def make_pair(tmp_path: Path, make_once: MakeOnce) -> MakePair:
     """Make a pair with a Python."""
 
     def make(python: str) -> Pair:
         if jax_version(python) < (0, 5):
             pytest.skip("recipes and portable keys need JAX 0.5")
-        return Pair(WorldInProcess(tmp_path / "world", python, SPELLINGS["absolute"]))
+        world = WorldInProcess(tmp_path / "world", python, SPELLINGS["absolute"])
+        return Pair(world, make_once)
 
     return make
 

@@ -51,7 +51,7 @@ def test_a_capped_cache_is_pruned_and_sealed(pair: Pair) -> None:
 
 
 def test_jax_with_a_cap_goes_on_writing_where_a_recipe_was_compiled_and_pruned(pair: Pair) -> None:
-    pair.run("warm", *pair.python, "--collect-only", "--record", "x.recipe", "program.py")
+    pair.record()
     pair.use("second")
     pair.world.extra |= CAP
     for limit in (2, MODULES):
@@ -64,7 +64,7 @@ def test_jax_with_a_cap_goes_on_writing_where_a_recipe_was_compiled_and_pruned(p
 
 
 def test_jax_with_a_cap_goes_on_writing_where_a_job_without_one_was_restored(pair: Pair) -> None:
-    pair.plain()
+    pair.fill()
     pair.run("ci", "save", "x.jxb")
     pair.use("second")
     pair.world.extra |= CAP
@@ -77,7 +77,7 @@ def test_jax_with_a_cap_goes_on_writing_where_a_job_without_one_was_restored(pai
 @pytest.fixture
 def mixed(pair: Pair) -> set[str]:
     """Keys that another version of JAX wrote into the cache of the pair."""
-    pair.plain()
+    pair.fill()
     for path in OTHER_VERSION.glob("*-cache"):
         shutil.copy(path, pair.cache)
     return keys(OTHER_VERSION)
@@ -144,7 +144,7 @@ def test_two_versions_take_turns_in_one_directory(make_pair: MakePair) -> None:
 
 
 def test_torch_in_the_same_directory_is_left_alone(pair: Pair, golden: Path) -> None:
-    pair.plain()
+    pair.fill()
     shutil.copytree(golden, pair.cache, dirs_exist_ok=True)
     before = contents(golden)
     jax = ("--layout", "jax")
@@ -161,7 +161,7 @@ def test_torch_in_the_same_directory_is_left_alone(pair: Pair, golden: Path) -> 
 
 @pytest.mark.slow
 def test_jax_in_the_same_directory_is_left_alone(pair: Pair, golden: Path) -> None:
-    pair.plain()
+    pair.fill()
     shutil.copytree(golden, pair.cache, dirs_exist_ok=True)
     torch = ("--layout", "torch", "-C", pair.cache)
     pair.start("verify", *torch, "--fix", "--yes", "--grace", "0s")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import jax_version
 
-from tests.pairs.conftest import ALL_HITS, ALL_MISSES, Pair, keys
+from tests.pairs.conftest import ALL_HITS, Pair, keys
 from tools.oracle.world import MODULES, Counts
 
 pytestmark = pytest.mark.jax
@@ -43,7 +43,7 @@ def test_the_live_layer_takes_what_push_signed_and_nothing_else(
     pair: Pair, settings: Path, signed: bool
 ) -> None:
     tier = pair.directory / "tier"
-    pair.plain()
+    pair.fill()
     pair.run("push", tier, *(("--sign", "ci") if signed else ()))
     require_signatures(settings)
     pair.use("second")
@@ -56,7 +56,7 @@ def test_the_live_layer_takes_what_push_signed_and_nothing_else(
 def test_signed_entries_stay_signed_when_they_are_sealed_and_pruned(
     pair: Pair, settings: Path
 ) -> None:
-    pair.plain()
+    pair.fill()
     pair.run("push", "tier", "--sign", "ci")
     pair.run("seal", "--recompress", "19", "-C", "tier")
     pair.run("prune", "-C", "tier", "--max-entries", "2", "--grace", "0s", "--yes")
@@ -67,7 +67,7 @@ def test_signed_entries_stay_signed_when_they_are_sealed_and_pruned(
 
 
 def test_what_a_recipe_compiled_moves_in_a_bundle(pair: Pair) -> None:
-    pair.run("warm", *pair.python, "--collect-only", "--record", "x.recipe", "program.py")
+    pair.record()
     pair.use("builder")
     pair.run("compile", *pair.python, "x.recipe")
     pair.run("export", "x.jxb")
@@ -111,7 +111,7 @@ def test_what_a_tier_has_for_others_does_not_fail_a_run_of_hits(pair: Pair) -> N
 
 @pytest.mark.slow
 def test_warm_jobs_fetches_from_the_tier_instead_of_compiling(pair: Pair) -> None:
-    pair.plain()
+    pair.fill()
     pair.run("copy", pair.cache, "tier")
     pair.use("second")
     live = ("--live", "--tier", pair.directory / "tier", "--fail-on-miss")
@@ -134,7 +134,7 @@ def test_a_portable_cache_is_restored_into_another_directory(pair: Pair) -> None
 
 
 def test_a_pin_of_the_job_outlives_prune_and_is_saved(pair: Pair) -> None:
-    pair.plain()
+    pair.fill()
     pair.run("ci", "save", "x.jxb")
     pair.use("second")
     pair.run("ci", "restore", *pair.python, "x.jxb")
@@ -161,7 +161,7 @@ def test_what_the_live_layer_wrote_goes_through_a_job_in_a_bundle(pair: Pair) ->
 
 @pytest.mark.slow
 def test_a_bundle_of_a_job_goes_on_to_a_tier(pair: Pair) -> None:
-    pair.plain()
+    pair.fill()
     pair.run("ci", "save", "x.jxb")
     shutil.rmtree(pair.cache)
     pair.run("import", "x.jxb", "-C", "tier")
@@ -171,15 +171,8 @@ def test_a_bundle_of_a_job_goes_on_to_a_tier(pair: Pair) -> None:
 
 
 @pytest.mark.slow
-def test_all_misses_without_any_of_it(pair: Pair) -> None:
-    """The judge can tell: an empty directory is all misses, and then all hits."""
-    assert pair.plain() == ALL_MISSES
-    assert pair.plain() == ALL_HITS
-
-
-@pytest.mark.slow
 def test_a_recipe_is_compiled_into_a_bucket(pair: Pair, bucket: str) -> None:
-    pair.run("warm", *pair.python, "--collect-only", "--record", "x.recipe", "program.py")
+    pair.record()
     pair.run("compile", *pair.python, "-C", bucket, "x.recipe")
     pair.use("second")
     pair.run("pull", bucket)
@@ -188,7 +181,7 @@ def test_a_recipe_is_compiled_into_a_bucket(pair: Pair, bucket: str) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_compiles_a_recipe_saves_it(pair: Pair) -> None:
-    pair.run("warm", *pair.python, "--collect-only", "--record", "x.recipe", "program.py")
+    pair.record()
     pair.use("job")
     pair.run("ci", "restore", *pair.python, "x.jxb")
     pair.run("compile", *pair.python, "x.recipe")
@@ -212,7 +205,7 @@ def test_a_tier_gives_back_what_prune_removed(pair: Pair) -> None:
 
 @pytest.mark.slow
 def test_jax_with_a_cap_goes_on_writing_where_a_tier_filled_the_directory(pair: Pair) -> None:
-    pair.plain()
+    pair.fill()
     pair.run("push", "tier")
     pair.use("second")
     pair.world.extra |= {"JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9)}
