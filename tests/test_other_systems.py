@@ -5,7 +5,6 @@
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,11 +38,8 @@ def without_linux(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def cache(corpus: Path, tmp_path: Path) -> Path:
-    copied = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "cache"))
-    for path in copied.iterdir():
-        os.utime(path, (1.7e9, 1.7e9))
-    return copied
+def cache(capped_cache: Path) -> Path:
+    return capped_cache
 
 
 def test_the_calls_are_refused(tmp_path: Path) -> None:

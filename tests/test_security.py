@@ -27,11 +27,6 @@ ROWS = re.findall(
 )
 
 
-@pytest.fixture
-def cache(corpus: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache"))
-
-
 def entries(cache: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in cache.glob("*-cache")}
 
@@ -77,17 +72,21 @@ def is_in_table(name: str) -> bool:
     return re.fullmatch(pattern, name) is not None
 
 
+def name_of(row: str) -> str:
+    """Return a file that the row of the table means, below ``.jaxcache``."""
+    for word, value in WORDS.items():
+        row = row.replace(word, value)
+    return row
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_a_forged_file_harms_no_entry(
-    run_cli: RunCli, cache: Path, tmp_path: Path, row: str
+    run_cli: RunCli, local: Path, tmp_path: Path, row: str
 ) -> None:
-    name = row
-    for word, value in WORDS.items():
-        name = name.replace(word, value)
-    path = cache / ".jaxcache" / name
+    path = local / ".jaxcache" / name_of(row)
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = entries(cache)
-    for number, content in enumerate(forgeries(cache)):
+    before = entries(local)
+    for number, content in enumerate(forgeries(local)):
         path.unlink(missing_ok=True)
         path.write_bytes(content)
         for command in (
@@ -96,36 +95,34 @@ def test_a_forged_file_harms_no_entry(
             ("stats",),
             ("ci", "save", tmp_path / f"{number}.jxb"),
         )[:: 1 if number == 1 else 2]:
-            done = run_cli(*command, *(() if "-C" in command else ("-C", cache)))
+            done = run_cli(*command, "-C", local)
             assert done.returncode in (0, 1, 3), (command, done.stderr)
             assert "\x1b" not in done.stdout + done.stderr
             assert "internal" not in done.stderr
-        assert entries(cache) == before
+        assert entries(local) == before
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_link_in_its_place_is_not_followed(
-    run_cli: RunCli, cache: Path, tmp_path: Path, give_away: GiveAway, row: str
+    run_cli: RunCli, local: Path, tmp_path: Path, give_away: GiveAway, row: str
 ) -> None:
     """Neither the file nor any directory above it, of another user."""
-    name = row
-    for word, value in WORDS.items():
-        name = name.replace(word, value)
+    name = name_of(row)
     home = tmp_path / "home"
     home.mkdir()
     precious = home / Path(name).name
     precious.write_text("precious")
     for linked in (Path(name), *list(Path(name).parents)[:-1]):
-        shutil.rmtree(cache / ".jaxcache", ignore_errors=True)
-        link = cache / ".jaxcache" / linked
+        shutil.rmtree(local / ".jaxcache", ignore_errors=True)
+        link = local / ".jaxcache" / linked
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(precious if linked == Path(name) else home)
-        give_away(cache / ".jaxcache")
+        give_away(local / ".jaxcache")
         for command in (
             ("verify", "--fix", "--grace", "0s"),
             ("prune", "--unused-for", "1s", "--quarantine", "--orphans", "--yes"),
         ):
-            done = run_cli(*command, "-C", cache)
+            done = run_cli(*command, "-C", local)
             assert "internal" not in done.stderr, done.stderr
         assert [p.name for p in home.iterdir()] == [precious.name]
         assert precious.read_text() == "precious"

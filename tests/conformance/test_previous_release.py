@@ -130,11 +130,8 @@ def told(done: "subprocess.CompletedProcess[str]", code: int) -> Any:
 
 
 @pytest.fixture
-def cache(corpus: Path, tmp_path: Path) -> Path:
-    copied = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "cache"))
-    for path in copied.iterdir():
-        os.utime(path, (1.7e9, 1.7e9))
-    return copied
+def cache(capped_cache: Path) -> Path:
+    return capped_cache
 
 
 def test_it_is_another_one(before: Path, tmp_path: Path) -> None:

@@ -13,18 +13,10 @@ pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
 
 def test_the_script_settles_on_a_cpu_what_can_be(each_jax_python: str, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        REPOSITORY / "tools" / "gpu_evidence.py",
-        tmp_path / "out",
-        "--python",
-        each_jax_python,
-        "--platform",
-        "cpu",
-        "--small",
-    ]
+    command = (sys.executable, REPOSITORY / "tools" / "gpu_evidence.py", tmp_path / "out")
+    options = ("--python", each_jax_python, "--platform", "cpu", "--small")
     env = {k: v for k, v in clean_environment(tmp_path).items() if k != "PYTHONWARNINGS"}
-    done = sh(command, env=os.environ | env)
+    done = sh((*command, *options), env=os.environ | env)
     found = json.loads((tmp_path / "out" / "report.json").read_text())
     profile = json.loads((tmp_path / "out" / "profile.json").read_text())
     if any("no-topology" in trouble for trouble in found["troubles"]):  # before JAX 0.11

@@ -158,7 +158,7 @@ def test_the_slow_part_is_named_first(
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     path = script_with_library(script)
-    parts = ("slow-compile", "slow-load", "slow-key", "slow-backend", "slow-trace", "retraced")
+    parts = ("slow-compile", "slow-load", "slow-key", "slow-backend", "slow-trace")
     for kind in (*parts, "unrolled"):
         _, _, report = find_where([each_jax_python, str(path), kind, str(cache)])
         first, *_ = advise(report)

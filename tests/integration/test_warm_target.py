@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from acting import acts_on, says
-from conftest import RunCli, clean_environment
+from conftest import RunCli, clean_environment, jax_version
 from processes import sh
 from warm_checks import outcomes
 
@@ -26,8 +26,6 @@ from jaxcache.warm.crosshost.target_profile import read_profile
 pytestmark = pytest.mark.jax
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 WORKLOAD = Path(__file__).parents[1] / "data" / "workload_44.py"
-#: Those that can rebuild a topology.
-_OLDEST = (0, 11)
 Target = Callable[..., Any]
 
 
@@ -44,31 +42,27 @@ def capture(python: str) -> str:
 
 
 @pytest.fixture
-def cache_dir(tmp_path: Path) -> Path:
-    """Where a cache may come to be."""
-    return tmp_path / "cache"
+def python(each_jax_python: str) -> str:
+    """A Python whose jax rebuilds topologies."""
+    if jax_version(each_jax_python) < (0, 11):
+        pytest.skip("this jax cannot rebuild a topology")
+    return each_jax_python
 
 
 @pytest.fixture
-def profile(each_jax_python: str, tmp_path: Path) -> Path:
-    """The profile of a host with four devices, on a JAX that can warm for it."""
-    text = capture(each_jax_python)
-    version = json.loads(text)["jax_version"]
-    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
-        pytest.skip(f"jax {version} cannot rebuild a topology")
+def profile(python: str, tmp_path: Path) -> Path:
+    """The profile of a host with four devices."""
     path = tmp_path / "four.json"
-    path.write_text(text)
+    path.write_text(capture(python))
     return path
 
 
 @pytest.fixture
-def warm(run_cli: RunCli, cache_dir: Path, each_jax_python: str) -> Target:
+def warm(run_cli: RunCli, cache: Path, each_jax_python: str) -> Target:
     """Run ``warm --json`` and return its document; standard output of the program beside it."""
 
     def run(*args: str | Path, env: dict[str, str] | None = None, code: int = 0) -> Any:
-        done = run_cli(
-            "warm", "--json", "-C", cache_dir, "--python", each_jax_python, *args, env=env
-        )
+        done = run_cli("warm", "--json", "-C", cache, "--python", each_jax_python, *args, env=env)
         assert done.returncode == code, done.stderr
         if not done.stdout:
             return json.loads(done.stderr.splitlines()[-1])["error"]
@@ -83,7 +77,7 @@ def numbers(document: dict[str, Any]) -> list[float]:
 
 @pytest.mark.parametrize("devices", ["4", "1"])
 def test_a_script_warmed_for_four_devices_hits_under_four(
-    warm: Target, profile: Path, cache_dir: Path, devices: str
+    warm: Target, profile: Path, cache: Path, devices: str
 ) -> None:
     # With one device in the process that warms, the program uses one of the target's.
     words = (WORKLOAD, devices)
@@ -99,7 +93,7 @@ def test_a_script_warmed_for_four_devices_hits_under_four(
     assert numbers(there) == pytest.approx(numbers(made), rel=1e-6)
     again = warm("--target", profile, "--devices", devices, "--fail-on-miss", *words)
     assert outcomes(again) == {("hit", "in-cache")}
-    assert len(list(cache_dir.glob("*-cache"))) == len({m["key"] for m in made["modules"]})
+    assert len(list(cache.glob("*-cache"))) == len({m["key"] for m in made["modules"]})
 
 
 BRANCHES = """
@@ -192,16 +186,16 @@ def test_the_targets_settings_are_used_and_not_ours(
 
 
 def test_entries_have_the_targets_codec(
-    warm: Target, run_cli: RunCli, cache_dir: Path, profile: Path, script: Any
+    warm: Target, run_cli: RunCli, cache: Path, profile: Path, script: Any
 ) -> None:
     target = json.loads(profile.read_text())
     if target["key_codec"] != "zstandard":
         pytest.skip("this Python has no zstandard that could be missing on the target")
     profile.write_text(json.dumps({**target, "key_codec": "zlib", "codec": "zlib"}))
     warm("--target", profile, script(STEP))
-    (entry,) = cache_dir.glob("*-cache")
+    (entry,) = cache.glob("*-cache")
     assert entry.read_bytes()[:1] == b"\x78"
-    done = run_cli("ls", "-C", cache_dir, "--json")
+    done = run_cli("ls", "-C", cache, "--json")
     assert [e["sealed"] for e in json.loads(done.stdout)["entries"]] == [True]
     missing = script("import sys; sys.modules['zstandard'] = None\n" + STEP, "missing.py")
     warm("--fail-on-miss", missing, env=FOUR)
@@ -209,19 +203,19 @@ def test_entries_have_the_targets_codec(
 
 def test_the_ledger_knows_where_they_come_from(
     warm: Target,
-    cache_dir: Path,
+    cache: Path,
     profile: Path,
     script: Any,
     run_cli: RunCli,
     each_jax_python: str,
 ) -> None:
-    cache_dir.mkdir()
-    (cache_dir / f"jit_old-{'0' * 64}-cache").write_bytes(b"")
-    (cache_dir / f"jit_old-{'0' * 64}-atime").write_bytes(bytes(8))
+    cache.mkdir()
+    (cache / f"jit_old-{'0' * 64}-cache").write_bytes(b"")
+    (cache / f"jit_old-{'0' * 64}-atime").write_bytes(bytes(8))
     made = warm("--target", profile, script(STEP))
     (row,) = made["modules"]
-    assert (cache_dir / f"{row['key']}-atime").stat().st_size == 8
-    record = Ledger.load(open_store(str(cache_dir))).record(row["key"])
+    assert (cache / f"{row['key']}-atime").stat().st_size == 8
+    record = Ledger.load(open_store(str(cache))).record(row["key"])
     target = json.loads(profile.read_text())
     assert record is not None
     for name in ("jaxlib_version", "platform_version"):
@@ -234,20 +228,20 @@ def test_the_ledger_knows_where_they_come_from(
     # On the target all is looked up but the old one; on a host with one device nothing.
     python = ("--python", each_jax_python)
     for env, looked_up, differs in ((FOUR, 1, []), ({}, 0, ["accelerator_config"])):
-        done = run_cli("target", "check", profile, "-C", cache_dir, "--json", *python, env=env)
+        done = run_cli("target", "check", profile, "-C", cache, "--json", *python, env=env)
         checked = json.loads(done.stdout)
         assert (done.returncode, checked["looked_up"]) == (not looked_up, looked_up)
         assert (checked["entries"], checked["for_target"]) == (2, 1)
         assert [d["component"] for d in checked["differences"]] == differs
-    done = run_cli("verify", "-C", cache_dir, "--json", row["key"])
+    done = run_cli("verify", "-C", cache, "--json", row["key"])
     assert json.loads(done.stdout)["problems"] == []
 
 
 def test_run_has_targets_too(
-    run_cli: RunCli, warm: Target, cache_dir: Path, profile: Path, each_jax_python: str, script: Any
+    run_cli: RunCli, warm: Target, cache: Path, profile: Path, each_jax_python: str, script: Any
 ) -> None:
     path = script(STEP)
-    done = run_cli("run", "-C", cache_dir, "--target", profile, "--", each_jax_python, path)
+    done = run_cli("run", "-C", cache, "--target", profile, "--", each_jax_python, path)
     assert done.returncode == 0, done.stderr
     warm("--fail-on-miss", path, env=FOUR)
 
@@ -267,7 +261,7 @@ REFUSED = {
 
 
 def test_nothing_is_made_under_a_key_that_may_be_wrong(
-    warm: Target, cache_dir: Path, profile: Path, script: Any, tmp_path: Path
+    warm: Target, cache: Path, profile: Path, script: Any, tmp_path: Path
 ) -> None:
     target = json.loads(profile.read_text())
     path = script("print('started')\n" + STEP)
@@ -275,7 +269,7 @@ def test_nothing_is_made_under_a_key_that_may_be_wrong(
         (tmp_path / "wrong.json").write_text(json.dumps({**target, **change}))
         error = warm("--target", "wrong.json", path, code=13)
         assert error["code"] == code
-        assert not list(cache_dir.glob("*-cache"))
+        assert not list(cache.glob("*-cache"))
     assert "install jax-rocm99-pjrt==9.9" in error["hint"]
 
 
@@ -330,7 +324,7 @@ print(float(jax.pmap(lambda v: v * 2)(np.arange(4.0)).sum()))
 def test_a_recipe_is_compiled_for_a_target(
     run_cli: RunCli,
     warm: Target,
-    cache_dir: Path,
+    cache: Path,
     profile: Path,
     each_jax_python: str,
     script: Any,
@@ -339,16 +333,16 @@ def test_a_recipe_is_compiled_for_a_target(
     path, python = script(LINALG), ("--python", each_jax_python)
     record = ("warm", "-C", tmp_path / "there", "--record", "all.recipe", *python, path)
     assert run_cli(*record, env=FOUR).returncode == 0
-    compile_ = ("compile", "all.recipe", "-C", cache_dir, *python, "--json", "--target")
+    compile_ = ("compile", "all.recipe", "-C", cache, *python, "--json", "--target")
     done = run_cli(*compile_, profile)
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)["modules"]
     assert {m["outcome"] for m in made} == {"written"}
-    ledger = Ledger.load(open_store(str(cache_dir)))
+    ledger = Ledger.load(open_store(str(cache)))
     records = [ledger.record(m["key"]) for m in made]
     assert all(r and r.payload_sha256 and r.compile_seconds for r in records)
     assert outcomes(warm("--fail-on-miss", path, env=FOUR)) == {("hit", "in-cache")}
-    done = run_cli("verify", "-C", cache_dir, "--json")
+    done = run_cli("verify", "-C", cache, "--json")
     assert json.loads(done.stdout)["problems"] == []
     target = json.loads(profile.read_text())
     for code, change in (
@@ -407,15 +401,6 @@ def together(directory: Path, *words: object) -> list[tuple[int, str, str]]:
 
 def counts(document: Any) -> Counter[tuple[str, str, str]]:
     return Counter((m["module"], m["outcome"], m["reason"]) for m in document["modules"])
-
-
-@pytest.fixture
-def python(each_jax_python: str, run_cli: RunCli) -> str:
-    """A Python whose jax rebuilds topologies."""
-    shown = json.loads(run_cli("target", "capture", "--python", each_jax_python).stdout)
-    if tuple(map(int, shown["jax_version"].split(".")[:2])) < (0, 11):
-        pytest.skip(f"jax {shown['jax_version']} cannot rebuild a topology")
-    return each_jax_python
 
 
 @acts_on("on every host, as process of the pod: jaxcache target capture DIR/")
@@ -519,11 +504,10 @@ def test_a_target_makes_nothing_that_follows_a_profile(
     guided = run_cli("target", "capture", *python, env={"JAX_ENABLE_PGLE": "1"})
     assert guided.returncode == 2
     assert "[profile-guided]" in guided.stderr
+    if jax_version(each_jax_python) < (0, 11):
+        pytest.skip("this jax cannot rebuild a topology")
     captured = run_cli("target", "capture", "here.json", *python)
     assert captured.returncode == 0, captured.stderr
-    version = json.loads((tmp_path / "here.json").read_text())["jax_version"]
-    if tuple(map(int, version.split(".")[:2])) < (0, 11):
-        pytest.skip(f"jax {version} cannot rebuild a topology")
     path = script(GUIDED.replace("x = np", 'jax.config.update("jax_enable_pgle", True)\nx = np'))
     warmed = run_cli("warm", "--json", "-C", "cache", *python, "--target", "here.json", path)
     found = {(m["outcome"], m["reason"]) for m in json.loads(warmed.stdout)["modules"]}

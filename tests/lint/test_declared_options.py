@@ -34,28 +34,27 @@ def test_an_option_shown_by_help_says_its_names() -> None:
     assert "Option object" not in shown
 
 
-def commands_with_options() -> dict[str, type[Options]]:
-    return {
-        "ls": ListOptions,
-        "prune": PruneOptions,
-        "warm": WarmOptions,
-        "run": RunOptions,
-        "compile": CompileOptions,
-        "doctor": DoctorOptions,
-        "ci restore": RestoreOptions,
-        "ci save": SaveOptions,
-        "copy": CopyOptions,
-        "export": ExportOptions,
-        "import": ImportOptions,
-        "pull": SyncOptions,
-        "push": PushOptions,
-        "seal": SealOptions,
-        "verify": VerifyOptions,
-    }
+OPTIONS: dict[str, type[Options]] = {
+    "ls": ListOptions,
+    "prune": PruneOptions,
+    "warm": WarmOptions,
+    "run": RunOptions,
+    "compile": CompileOptions,
+    "doctor": DoctorOptions,
+    "ci restore": RestoreOptions,
+    "ci save": SaveOptions,
+    "copy": CopyOptions,
+    "export": ExportOptions,
+    "import": ImportOptions,
+    "pull": SyncOptions,
+    "push": PushOptions,
+    "seal": SealOptions,
+    "verify": VerifyOptions,
+}
 
 
 def test_the_command_has_every_option_that_is_declared() -> None:
-    for command, options in commands_with_options().items():
+    for command, options in OPTIONS.items():
         parsed = {p.name: p for p in load_command(command).params}
         for field, declared in options.DECLARED.items():
             names = {n for n in declared.names if n.startswith("-") and "/" not in n}
@@ -71,11 +70,11 @@ def test_push_pull_and_copy_have_the_same_options() -> None:
         ("pull", set()),
         ("copy", {"layout", "on_conflict", "atomic"}),  # it compares contents
     ):
-        declared = commands_with_options()[command].DECLARED
+        declared = OPTIONS[command].DECLARED
         assert declared.keys() == shared | own
         assert all(declared[name] is SyncOptions.DECLARED[name] for name in shared)
     for command in ("import", "ci restore"):
-        declared = commands_with_options()[command].DECLARED
+        declared = OPTIONS[command].DECLARED
         for name in ("require_signed", "allow_large"):
             assert declared[name] is SyncOptions.DECLARED[name]
 

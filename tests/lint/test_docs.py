@@ -1,10 +1,8 @@
 """The documentation: every command is run, every page is reached, nothing comes from elsewhere."""
 
 import importlib.util
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import xml.dom.minidom
@@ -12,11 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import run_in_process
-from conftest import REPOSITORY, clean_environment
+from conftest import REPOSITORY
 from documented import MARK, Page, missing_line, read_page
 from processes import sh
-from schemas import check_document
 from terminal import Terminal, without_style
 
 from jaxcache.cli.commands import COMMANDS
@@ -263,19 +259,9 @@ def _texts(picture: Path) -> list[str]:
 @pytest.mark.slow
 def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed: the group docs")
+    build = (sys.executable, "-W", "default", "-m", "mkdocs", "build", "--strict", "--quiet")
     done = sh(
-        [
-            sys.executable,
-            "-W",
-            "default",
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--quiet",
-            "--site-dir",
-            tmp_path / "site",
-        ],
+        [*build, "--site-dir", tmp_path / "site"],
         cwd=REPOSITORY,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
     )
@@ -290,46 +276,6 @@ def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
         assert not loads.search(page.read_text("utf-8")), page
     for sheet in (tmp_path / "site").rglob("*.css"):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", sheet.read_text("utf-8"))
-
-
-def test_what_commands_print_as_json_is_as_their_schemas_say(tmp_path: Path) -> None:
-    corpus = REPOSITORY / "tests" / "data" / "corpus" / "0.12.0.1-cuda13-h200-zstd"
-    env = clean_environment(tmp_path) | {"XDG_CACHE_HOME": str(tmp_path)}
-    for name in ("mine", "bundle"):
-        shutil.copytree(corpus, tmp_path / name)
-    for argv in (
-        ["ls"],
-        ["show", "jit_mlp*"],
-        ["stats"],
-        ["verify", "--dry-run"],
-        ["prune", "--max-size", "60kB", "--dry-run"],
-        ["seal", "--dry-run"],
-        ["diff", str(corpus), str(corpus.with_name("0.10.2-cpu-zstd"))],
-        ["push", str(tmp_path / "target"), "--dry-run", "--requests"],
-        ["explain", "--churn"],
-        ["export", "x.jxb"],
-        ["import", "x.jxb", "-C", "imported"],
-        ["pin", "jit_mlp*", "-C", "mine"],
-        ["trust", "list"],
-        ["report", "x.html"],
-        ["where", "--", "true"],
-        ["doctor", "--python", "/nonexistent"],
-        ["ci", "restore", "x.jxb", "--everything", "-C", "job"],
-        ["ci", "save", "y.jxb", "--max-size", "60kB"],
-        ["copy", "x.jxb", "z.jxb"],
-        ["copy", str(corpus), "copied"],
-    ):
-        without = argv[0] in ("copy", "diff", "trust", "where") or "-C" in argv
-        hold_to_the_schema([*argv, *([] if without else ["-C", str(corpus)])], env, tmp_path)
-
-
-def hold_to_the_schema(argv: list[str], env: dict[str, str], cwd: Path) -> None:
-    """Run a command and compare what it prints with its schema."""
-    words = 2 if argv[0] in ("ci", "target", "trust") else 1
-    command, rest = argv[:words], argv[words:]
-    done = run_in_process([*command, "--json", *rest], env=env, cwd=cwd)
-    assert done.stdout, done.stderr
-    check_document("-".join(command), json.loads(done.stdout))
 
 
 def test_each_walk_of_a_contributor_is_short_and_names_files_that_are_there() -> None:

@@ -224,17 +224,6 @@ def test_zsh_completes_at_a_prompt(shell_env: dict[str, str], corpus: Path, tmp_
     terminal.finish()
 
 
-def test_zsh(shell_env: dict[str, str]) -> None:
-    zsh = need("zsh")
-    script = (
-        "autoload -Uz compinit && compinit -u -D; "
-        f"fpath=({COMPLETIONS} $fpath); autoload -Uz _jaxcache; compdef _jaxcache jaxcache; "
-        # Load the function's body now, so that a syntax error shows.
-        "autoload +X _jaxcache && print ${_comps[jaxcache]}"
-    )
-    assert run([zsh, "-f", "-c", script], shell_env) == "_jaxcache\n"
-
-
 @pytest.mark.parametrize(
     ("shell", "ask"),
     [

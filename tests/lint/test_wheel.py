@@ -122,17 +122,9 @@ def test_it_warms_a_python_that_knows_nothing_of_it(
 ) -> None:
     (tmp_path / "job.py").write_text("import jax; print(jax.jit(lambda x: x + 1)(1.0))\n")
     for option, outcome in (("--strict", "0 of 1 hits"), ("--fail-on-miss", "1 of 1 hits")):
+        warm = (installed / "bin" / "jaxcache", "warm", "--python", jax_python, option)
         done = sh(
-            [
-                installed / "bin" / "jaxcache",
-                "warm",
-                "--python",
-                jax_python,
-                option,
-                "-C",
-                tmp_path / "cache",
-                tmp_path / "job.py",
-            ],
+            [*warm, "-C", tmp_path / "cache", tmp_path / "job.py"],
             cwd=tmp_path,
             env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
         )
