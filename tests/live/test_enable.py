@@ -11,6 +11,8 @@ from processes import sh
 
 from live.conftest import PROGRAM, RunLive, entries
 
+pytestmark = pytest.mark.jax
+
 #: Nothing is set: neither the layer, nor JAX's own settings.
 FREE: dict[str, str | None] = {
     "JAXCACHE_LIVE": None,
@@ -22,11 +24,8 @@ START = "import os, sys, warnings\nimport jax, jaxcache\n"
 DIRECTORY = "jax_compilation_cache_dir"
 
 
-@pytest.mark.jax
 def test_before_the_first_compile_in_a_thread_and_twice(run_live: RunLive, tmp_path: Path) -> None:
-    script = (
-        START
-        + """
+    script = """
 import threading
 told = []
 def work():
@@ -40,11 +39,10 @@ layer = sys.modules["jaxcache.live.layer"].LAYER
 print([layer.settings["max-size"], layer.settings["tiers"], layer.adapter.layer() is layer])
 print(repr(told[0]), told[1].changed, told[2].changed, sep="\\n")
 """
-    )
     other = str(tmp_path / "other")
     tier = str(tmp_path / "tier")
     env = {"XDG_CACHE_HOME": str(tmp_path), "TEST_TIER": tier, "TEST_OTHER": other}
-    ran = run_live(script + PROGRAM, **FREE, **env)
+    ran = run_live(START + script + PROGRAM, **FREE, **env)
     first, shown, again, third, _ = ran.out.splitlines()
     assert first == f"[1000000000, ({tier!r},), True]"
     assert shown.startswith(f"jaxcache enabled (cache_dir={str(tmp_path / 'jax')!r}; live=True; ")
@@ -54,7 +52,6 @@ print(repr(told[0]), told[1].changed, told[2].changed, sep="\\n")
     assert ran["written"] == len(entries(tmp_path / "other")) > 1
 
 
-@pytest.mark.jax
 @pytest.mark.parametrize("before", ["", "off", "another"])
 def test_after_a_compile_with_no_directory_the_cache_off_or_another(
     run_live: RunLive, tmp_path: Path, before: str
@@ -77,11 +74,8 @@ assert [first(x).tolist(), second(x).tolist()] == result
     assert bool(entries(tmp_path / "other")) is (before == "another")
 
 
-@pytest.mark.jax
 def test_what_the_user_has_set_stays(run_live: RunLive, tmp_path: Path) -> None:
-    script = (
-        START
-        + """
+    script = """
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.001)
 jaxcache.enable(os.environ["JAX_COMPILATION_CACHE_DIR"])  # the same does not make it ours
 with warnings.catch_warnings(record=True) as caught:
@@ -97,10 +91,9 @@ assert jax.config.jax_persistent_cache_min_compile_time_secs == 0.001
 import json
 print(json.dumps(enabled.kept))
 """
-    )
     env = FREE | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mine")}
     env |= {"JAXCACHE_LIVE_MAX_SIZE": "5MB", "TEST_OTHER": str(tmp_path / "other")}
-    ran = run_live(script + PROGRAM, **env)
+    ran = run_live(START + script + PROGRAM, **env)
     warned, kept = ran.out.splitlines()[:2]
     other, mine = tmp_path / "other", tmp_path / "mine"
     assert f"cache_dir='{other}' (JAX_COMPILATION_CACHE_DIR is {mine})" in warned
@@ -114,13 +107,10 @@ print(json.dumps(enabled.kept))
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.jax
 def test_a_home_that_cannot_be_used_is_replaced_with_one_warning(
     run_live: RunLive, tmp_path: Path
 ) -> None:
-    script = (
-        START
-        + """
+    script = """
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     first_time, again = jaxcache.enable(), jaxcache.enable()
@@ -134,9 +124,8 @@ for wrong in ({"max_size": "much"}, {"cache_dir": "/proc/none/jax"}, {"maxsize":
     except jaxcache.ConfigError as error:
         print(error)
 """
-    )
     env = FREE | {"XDG_CACHE_HOME": "/proc/none", "TMPDIR": str(tmp_path)}
-    ran = run_live(script + PROGRAM, **env)
+    ran = run_live(START + script + PROGRAM, **env)
     fallback = tmp_path / f"jaxcache-{os.getuid()}"
     warned, *errors, _ = ran.out.splitlines()
     assert warned.startswith("jaxcache: cannot use /proc/none/jax (")
@@ -149,7 +138,6 @@ for wrong in ({"max_size": "much"}, {"cache_dir": "/proc/none/jax"}, {"maxsize":
     assert entries(fallback)
 
 
-@pytest.mark.jax
 def test_without_a_home_a_directory_of_the_name_of_one_is_not_used(
     run_live: RunLive, tmp_path: Path
 ) -> None:
@@ -170,15 +158,11 @@ print(jaxcache.enable().cache_dir)
     assert entries(fallback) and not entries(tmp_path / "~" / ".cache" / "jax")
 
 
-@pytest.mark.jax
 def test_in_a_forked_child(run_live: RunLive, tmp_path: Path) -> None:
-    script = (
-        START
-        + """
+    script = """
 child = os.fork()  # before any backend is there
 jaxcache.enable(os.environ["TEST_DIR"])
 """
-    )
     end = """
 if child == 0:
     sys.stdout.flush()
@@ -186,11 +170,10 @@ if child == 0:
     os._exit(0 if LAYER.counters["misses"] + LAYER.counters["hits_local"] >= 2 else 9)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
-    ran = run_live(script + PROGRAM + end, **FREE, TEST_DIR=str(tmp_path / "cache"))
+    ran = run_live(START + script + PROGRAM + end, **FREE, TEST_DIR=str(tmp_path / "cache"))
     assert ran["hits_local"] + ran["misses"] == len(entries(tmp_path / "cache")) > 1
 
 
-@pytest.mark.jax
 def test_metrics_begin_with_the_call_that_asks_for_them(run_live: RunLive, tmp_path: Path) -> None:
     file = tmp_path / "jax.prom"
     end = "jaxcache.enable(metrics=os.environ['TEST_FILE'])\n"
@@ -210,7 +193,6 @@ print(json.dumps([sorted(own), sorted(set(sys.modules) - before)]))
 """
 
 
-@pytest.mark.jax
 def test_it_imports_no_package_that_jax_does_not(tmp_path: Path) -> None:
     done = sh(
         [sys.executable, "-c", IMPORTS, str(tmp_path / "cache")],

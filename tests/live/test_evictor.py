@@ -17,20 +17,34 @@ from jaxcache.live.settings import resolve
 from jaxcache.live.uses import UseLog, read_ledger
 
 
-def fill(root: Path, sizes: dict[str, int], *, stamped: bool = False) -> list[str]:
-    """Make entries, the first the longest unused; their keys."""
+def fill(root: Path, number: int, *, stamped: bool = False) -> list[str]:
+    """Make entries of 100 bytes, the first the longest unused; their keys."""
     root.mkdir(exist_ok=True)
     now = time.time()
-    keys = [f"jit_{name}-{number:064x}" for number, name in enumerate(sizes)]
-    for age, (key, size) in enumerate(zip(reversed(keys), reversed(sizes.values()), strict=True)):
+    keys = [f"jit_m{n}-{n:064x}" for n in range(number)]
+    for age, key in enumerate(reversed(keys)):
         path = root / f"{key}-cache"
-        path.write_bytes(os.urandom(size))
+        path.write_bytes(os.urandom(100))
         used = now - 100 * (age + 1)
         os.utime(path, (used, used))
         if stamped:
             (root / f"{key}-atime").write_bytes(int(used * 1e9).to_bytes(8, "little"))
             os.utime(root / f"{key}-atime", (used, used))
     return keys
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache away from the user's settings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def keys(root: Path) -> list[str]:
+    """The keys of twenty entries."""
+    return fill(root, 20)
 
 
 def sweep(root: Path, **given: Any) -> Counters:
@@ -43,43 +57,41 @@ def sweep(root: Path, **given: Any) -> Counters:
     return counters
 
 
+def record_hits(root: Path, keys: list[str]) -> None:
+    uses = UseLog(str(root), {})
+    for key in keys:
+        uses.hit(key)
+    uses.flush()
+
+
 def left(root: Path, keys: list[str]) -> list[int]:
     """Which entries are there."""
     return [n for n, key in enumerate(keys) if (root / f"{key}-cache").exists()]
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-
-def test_a_sweep_takes_the_longest_unused_down_to_nine_tenths(tmp_path: Path) -> None:
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
-    counters = sweep(tmp_path / "c", max_size=1000)
-    assert left(tmp_path / "c", keys) == list(range(11, 20))
+def test_a_sweep_takes_the_longest_unused_down_to_nine_tenths(root: Path, keys: list[str]) -> None:
+    counters = sweep(root, max_size=1000)
+    assert left(root, keys) == list(range(11, 20))
     assert (counters["evicted"], counters["evicted_bytes"]) == (11, 1100)
 
 
-def test_below_the_bound_nothing_goes(tmp_path: Path) -> None:
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(10)})
-    sweep(tmp_path / "c", max_size=1000, max_entries=10)
-    assert len(left(tmp_path / "c", keys)) == 10
+def test_below_the_bound_nothing_goes(root: Path) -> None:
+    keys = fill(root, 10)
+    sweep(root, max_size=1000, max_entries=10)
+    assert len(left(root, keys)) == 10
 
 
-def test_entries_and_disuse_are_bounds_too(tmp_path: Path) -> None:
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
-    sweep(tmp_path / "c", unused_for=1550.0)
-    assert left(tmp_path / "c", keys) == list(range(5, 20))
-    sweep(tmp_path / "c", max_entries=10)
-    assert left(tmp_path / "c", keys) == list(range(11, 20))
+def test_entries_and_disuse_are_bounds_too(root: Path, keys: list[str]) -> None:
+    sweep(root, unused_for=1550.0)
+    assert left(root, keys) == list(range(5, 20))
+    sweep(root, max_entries=10)
+    assert left(root, keys) == list(range(11, 20))
 
 
 def test_where_entries_are_used_during_a_sweep_others_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = tmp_path / "cache"
-    keys = fill(root, {"a": 100, "b": 100, "c": 100})
+    keys = fill(root, 3)
     look = Evictor._look
     used = keys[:2]
 
@@ -96,123 +108,112 @@ def test_where_entries_are_used_during_a_sweep_others_go(
     assert left(root, keys) != [2]
 
 
-def test_cost_keeps_what_took_long_to_compile_and_pins_stay(tmp_path: Path) -> None:
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
-    uses = UseLog(str(tmp_path / "c"), {})
+def test_cost_keeps_what_took_long_to_compile_and_pins_stay(root: Path, keys: list[str]) -> None:
+    uses = UseLog(str(root), {})
     for number, key in enumerate(keys):
         uses.compiled(key, 500.0 if number in (0, 3) else 0.1)
     uses.flush()
     pin = b'{"key":"%s","kind":"pin","at_ns":5}\n' % keys[1].encode()
     name = f"{1:020d}-{'a' * 16}.jsonl"
-    (tmp_path / "c" / ".jaxcache" / "ledger" / name).write_bytes(pin)
-    assert read_ledger(str(tmp_path / "c"))[keys[3]].seconds == 500.0
-    sweep(tmp_path / "c", max_size=1000, policy="cost")
-    stayed = left(tmp_path / "c", keys)
+    (root / ".jaxcache" / "ledger" / name).write_bytes(pin)
+    assert read_ledger(str(root))[keys[3]].seconds == 500.0
+    sweep(root, max_size=1000, policy="cost")
+    stayed = left(root, keys)
     assert {0, 1, 3} <= set(stayed)
     assert len(stayed) == 9
 
 
-def test_what_was_moved_here_and_is_in_use_stays(tmp_path: Path) -> None:
+def test_what_was_moved_here_and_is_in_use_stays(root: Path, keys: list[str]) -> None:
     """A mover keeps the dates of the files; only the ledger has the uses of today."""
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
     for key in keys:
-        os.utime(tmp_path / "c" / f"{key}-cache", (1e9, 1e9))
-    uses = UseLog(str(tmp_path / "c"), {})
-    for key in keys[:8]:
-        uses.hit(key)
-    uses.flush()
-    counters = sweep(tmp_path / "c", unused_for=1550.0)
-    assert left(tmp_path / "c", keys) == list(range(8))
+        os.utime(root / f"{key}-cache", (1e9, 1e9))
+    record_hits(root, keys[:8])
+    counters = sweep(root, unused_for=1550.0)
+    assert left(root, keys) == list(range(8))
     assert counters["evicted"] == 12
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])
-def test_a_backup_does_not_look_like_use(tmp_path: Path, policy: str) -> None:
+def test_a_backup_does_not_look_like_use(root: Path, keys: list[str], policy: str) -> None:
     """It reads all files at once; what the ledger has seen in use stays."""
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
-    uses = UseLog(str(tmp_path / "c"), {})
-    for key in keys[:5]:
-        uses.hit(key)
-    uses.flush()
+    record_hits(root, keys[:5])
     backup_ns = time.time_ns() - 3600 * 10**9
     for number, key in enumerate(keys):
-        path = tmp_path / "c" / f"{key}-cache"
+        path = root / f"{key}-cache"
         written_ns = backup_ns - (40 * 86_400 + number) * 10**9
         os.utime(path, ns=(backup_ns + number * 100_000, written_ns))
-    sweep(tmp_path / "c", max_entries=10, policy=policy)
-    assert len(left(tmp_path / "c", keys)) == 9
-    assert set(range(5)) <= set(left(tmp_path / "c", keys))
-    sweep(tmp_path / "c", unused_for=86_400.0, policy=policy)
-    assert left(tmp_path / "c", keys) == list(range(5))
+    sweep(root, max_entries=10, policy=policy)
+    assert len(left(root, keys)) == 9
+    assert set(range(5)) <= set(left(root, keys))
+    sweep(root, unused_for=86_400.0, policy=policy)
+    assert left(root, keys) == list(range(5))
 
 
-def test_dates_of_the_future_are_no_uses(tmp_path: Path) -> None:
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)}, stamped=True)
-    path = tmp_path / "c" / f"{keys[0]}-atime"
+def test_dates_of_the_future_are_no_uses(root: Path) -> None:
+    keys = fill(root, 20, stamped=True)
+    path = root / f"{keys[0]}-atime"
     os.utime(path, (time.time() + 10**8, time.time() + 10**8))
-    os.utime(tmp_path / "c" / f"{keys[1]}-cache", (time.time() + 10**8, 1e9))
-    sweep(tmp_path / "c", max_entries=19, policy="lru")
-    assert left(tmp_path / "c", keys) == list(range(3, 20))
+    os.utime(root / f"{keys[1]}-cache", (time.time() + 10**8, 1e9))
+    sweep(root, max_entries=19, policy="lru")
+    assert left(root, keys) == list(range(3, 20))
 
 
-def test_cost_evicts_what_the_ledger_does_not_know(tmp_path: Path) -> None:
+def test_cost_evicts_what_the_ledger_does_not_know(root: Path, keys: list[str]) -> None:
     """To read the seconds in an entry is no use of it."""
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
-    sweep(tmp_path / "c", max_size=1000, policy="cost")
-    assert left(tmp_path / "c", keys) == list(range(11, 20))
+    sweep(root, max_size=1000, policy="cost")
+    assert left(root, keys) == list(range(11, 20))
 
 
-def test_an_absurd_count_in_the_ledger_does_not_stop_the_sweep(tmp_path: Path) -> None:
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
-    ledger = tmp_path / "c" / ".jaxcache" / "ledger"
+def test_an_absurd_count_in_the_ledger_does_not_stop_the_sweep(root: Path, keys: list[str]) -> None:
+    ledger = root / ".jaxcache" / "ledger"
     ledger.mkdir(parents=True)
     event = f'{{"key":"{keys[0]}","kind":"hit","at_ns":5,"count":1{"0" * 400}}}\n'
     (ledger / f"{1:020d}-{'a' * 16}.jsonl").write_text(event)
-    sweep(tmp_path / "c", max_size=1000, policy="cost")
-    assert len(left(tmp_path / "c", keys)) == 9
+    sweep(root, max_size=1000, policy="cost")
+    assert len(left(root, keys)) == 9
 
 
-def test_cost_takes_what_prune_takes(tmp_path: Path, run_cli: RunCli) -> None:
+def test_cost_takes_what_prune_takes(root: Path, run_cli: RunCli) -> None:
     choice = random.Random(4)
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(40)})
-    for path in (tmp_path / "c").glob("*-cache"):  # whole entries of one size
+    keys = fill(root, 40)
+    for path in root.glob("*-cache"):  # whole entries of one size
         written = path.stat().st_mtime_ns
         path.write_bytes(zlib.compress(b"\0\0\0\7" + choice.randbytes(500)))
         later = choice.choice([0, 1500 * 10**9])  # every second was read again, and nobody counted
         os.utime(path, ns=(written, written - later))
-    uses = UseLog(str(tmp_path / "c"), {})
+    uses = UseLog(str(root), {})
     for key in keys:
         uses.compiled(key, choice.uniform(0.1, 60))
     for key in keys[::3]:
         for _ in range(choice.randrange(9)):
             uses.hit(key)
     uses.flush()
-    size_bytes = sum(p.stat().st_size for p in (tmp_path / "c").glob("*-cache"))
+    size_bytes = sum(p.stat().st_size for p in root.glob("*-cache"))
     bounds = ("--max-size", size_bytes * 45 // 100, "--policy", "cost", "--grace", "0s")
-    done = run_cli("prune", "-C", tmp_path / "c", *bounds, "-n", "--json")
+    done = run_cli("prune", "-C", root, *bounds, "-n", "--json")
     planned = {r["key"] for r in json.loads(done.stdout)["removed"]}
-    sweep(tmp_path / "c", max_size=size_bytes // 2, policy="cost")
-    stayed = {keys[n] for n in left(tmp_path / "c", keys)}
+    sweep(root, max_size=size_bytes // 2, policy="cost")
+    stayed = {keys[n] for n in left(root, keys)}
     assert planned == set(keys) - stayed
     assert 5 < len(planned) < 35
 
 
-def test_stamps_go_with_their_entries_under_the_lock_of_jax(tmp_path: Path) -> None:
-    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)}, stamped=True)
-    (tmp_path / "c" / ".lockfile").touch()
-    sweep(tmp_path / "c", max_size=1000)
-    stayed = left(tmp_path / "c", keys)
+def test_stamps_go_with_their_entries_under_the_lock_of_jax(root: Path) -> None:
+    keys = fill(root, 20, stamped=True)
+    (root / ".lockfile").touch()
+    sweep(root, max_size=1000)
+    stayed = left(root, keys)
     assert stayed == list(range(11, 20))
-    assert sorted(p.name for p in (tmp_path / "c").glob("*-atime")) == sorted(
+    assert sorted(p.name for p in root.glob("*-atime")) == sorted(
         f"{keys[n]}-atime" for n in stayed
     )
 
 
-def test_left_temporary_files_of_old_go(tmp_path: Path) -> None:
-    fill(tmp_path / "c", {"m": 100})
+def test_left_temporary_files_of_old_go(root: Path) -> None:
+    fill(root, 1)
     for name, age in (("old", 700), ("young", 5)):
-        path = tmp_path / "c" / f".jaxcache-tmp-{name}"
+        path = root / f".jaxcache-tmp-{name}"
         path.touch()
         os.utime(path, (time.time() - age, time.time() - age))
-    sweep(tmp_path / "c", max_size=1000)
-    assert [p.name for p in (tmp_path / "c").glob(".jaxcache-tmp-*")] == [".jaxcache-tmp-young"]
+    sweep(root, max_size=1000)
+    assert [p.name for p in root.glob(".jaxcache-tmp-*")] == [".jaxcache-tmp-young"]

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from conftest import CORPUS
 
 from jaxcache.live.frame import DamagedEntryError, decode, module_name, open_entry
 from live.conftest import PROGRAM, RunLive, entries
 
-CORPORA = Path(__file__).parents[1] / "data" / "corpus"
 BOMB = zstandard.ZstdCompressor(write_checksum=True).compress(bytes(300 << 20))
 
 
 def corpus_entries() -> list[Path]:
-    return sorted(CORPORA.glob("*/*-cache"))
+    return sorted(CORPUS.glob("*/*-cache"))
 
 
 def test_the_module_of_real_entries_is_read() -> None:

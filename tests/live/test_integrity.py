@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import textwrap
@@ -15,27 +14,26 @@ from processes import sh
 
 from jaxcache.live.frame import decode
 from live.conftest import PROGRAM, TELL, RunLive, entries, live_environment
+from live.machines import PORTABLE
 
 pytestmark = pytest.mark.jax
 PLAIN = {"JAXCACHE_LIVE": "0"}
-#: JAX before 0.11 puts the directory into the key.
-PATHLESS = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
 
 def test_keys_and_results_are_those_of_plain_jax_and_both_hit_the_others(
     run_live: RunLive, run_cli: RunCli, tmp_path: Path
 ) -> None:
-    live = run_live(cache_dir=tmp_path / "live", **PATHLESS)
-    plain = run_live(cache_dir=tmp_path / "plain", **PLAIN, **PATHLESS)
+    live = run_live(cache_dir=tmp_path / "live", **PORTABLE)
+    plain = run_live(cache_dir=tmp_path / "plain", **PLAIN, **PORTABLE)
     assert live.result == plain.result
     assert plain.document["counts"] is None
     names = [p.name for p in entries(tmp_path / "live")]
     assert names == [p.name for p in entries(tmp_path / "plain")]
-    again = run_live(cache_dir=tmp_path / "plain", **PATHLESS)
+    again = run_live(cache_dir=tmp_path / "plain", **PORTABLE)
     assert (again["hits_local"], again["misses"], again["written"]) == (len(names), 0, 0)
     assert again.result == plain.result
     before = {p.name: p.stat().st_mtime_ns for p in entries(tmp_path / "live")}
-    hit = run_live(cache_dir=tmp_path / "live", **PLAIN, **PATHLESS)
+    hit = run_live(cache_dir=tmp_path / "live", **PLAIN, **PORTABLE)
     assert hit.result == plain.result
     assert {p.name: p.stat().st_mtime_ns for p in entries(tmp_path / "live")} == before
     verified = run_cli("verify", "-C", tmp_path / "live")
@@ -114,7 +112,6 @@ def test_a_full_disk_leaves_no_torn_entry(run_live: RunLive, tmp_path: Path) -> 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))
     """
-    assert resource.RLIMIT_FSIZE is not None
     ran = run_live(textwrap.dedent(limited) + PROGRAM)
     assert ran["write_failed"] > 0
     assert "Error writing persistent compilation cache entry" in ran.err

@@ -1,12 +1,10 @@
 """The layer in programs with signal handlers, forks, a wrong clock, and plain JAX beside them."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import RunCli
-from object_server import CREDENTIALS, S3Server, make_bucket, run_s3_server
 from processes import sh
 
 from live.conftest import PROGRAM, RunLive, entries, live_environment
@@ -114,14 +112,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    """An S3 server process with a bucket."""
-    with run_s3_server() as running:
-        make_bucket(running.endpoint, "team")
-        yield running
-
-
 @pytest.mark.parametrize(
     ("how", "place"),
     [
@@ -133,18 +123,14 @@ def server() -> Iterator[S3Server]:
     ],
 )
 def test_a_forked_child_leaves_the_bucket_to_its_parent(
-    jax_python: str, server: S3Server, tmp_path: Path, how: str, place: str
+    jax_python: str, bucket: str, tmp_path: Path, how: str, place: str
 ) -> None:
     """The sockets of such a child would be polled by its parent, and the parent would die."""
-    bucket = f"{how.replace('.', '-')}-{place}"
-    make_bucket(server.endpoint, bucket)
     (tmp_path / "pool.py").write_text(POOL)
-    env = live_environment(jax_python, tmp_path, tmp_path / "cache") | CREDENTIALS
-    env |= {
-        "JAXCACHE_LIVE_TIERS": f"s3://{bucket}/jax",
-        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-    }
-    env["AWS_ENDPOINT_URL"] = server.endpoint if place == "there" else UNREACHABLE
+    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
+    env |= PORTABLE | {"JAXCACHE_LIVE_TIERS": bucket}
+    if place == "refuses":
+        env["AWS_ENDPOINT_URL"] = UNREACHABLE
     done = sh([jax_python, tmp_path / "pool.py", how], env=env)
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)
@@ -159,10 +145,10 @@ def test_a_forked_child_leaves_the_bucket_to_its_parent(
 #: Opens a bucket, and once more in a child.
 OPEN = """
 import os, sys, jaxcache
-jaxcache.open("s3://team/jax")
+jaxcache.open(sys.argv[1])
 if os.fork() == 0:
     try:
-        jaxcache.open("s3://team/jax")
+        jaxcache.open(sys.argv[1])
     except jaxcache.JaxcacheError as error:
         print(error, "|", error.hint)
     os._exit(0)
@@ -171,11 +157,10 @@ os.wait()
 
 
 def test_a_forked_child_of_a_program_that_has_opened_a_bucket_opens_none(
-    newer_python: str, server: S3Server, tmp_path: Path
+    newer_python: str, bucket: str, tmp_path: Path
 ) -> None:
-    env = live_environment(newer_python, tmp_path, None) | CREDENTIALS
-    env["AWS_ENDPOINT_URL"] = server.endpoint
-    done = sh([newer_python, "-c", OPEN], env=env)
+    env = live_environment(newer_python, tmp_path, None)
+    done = sh([newer_python, "-c", OPEN, bucket], env=env)
     assert done.returncode == 0, done.stderr
     assert "the process that this one was forked from has opened a bucket" in done.stdout
 

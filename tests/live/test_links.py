@@ -2,10 +2,10 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import GiveAway
+from test_security import state
 
 from jaxcache.live.evictor import Evictor
 from jaxcache.live.files import quarantine_entry
@@ -49,16 +49,6 @@ def victim_directory(tmp_path: Path) -> Path:
         (victim / name).write_text("precious\n")
         os.utime(victim / name, (0, 0))
     return victim
-
-
-def state(directory: Path) -> dict[str, Any]:
-    return {
-        str(p.relative_to(directory)): (
-            p.lstat().st_mtime_ns,
-            p.read_bytes() if p.is_file() else None,
-        )
-        for p in sorted(directory.rglob("*"))
-    } | {"": directory.stat().st_mtime_ns}
 
 
 def use_everything(root: str) -> None:

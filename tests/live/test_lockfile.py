@@ -1,6 +1,6 @@
 """Locks that another process holds for ever: no compile waits for one of them twice."""
 
-import subprocess
+import fcntl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +11,6 @@ from processes import sh
 
 from live.conftest import PROGRAM, RunLive, entries
 
-#: Locks a file, says so, and holds it until standard input ends.
-HOLD = """
-import fcntl, os, sys
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.flock(fd, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
 #: Notes each request for a lock, with the entries that are there by then.
 COUNTED = """
 import os, pathlib, sys
@@ -33,16 +25,12 @@ sys.addaudithook(note)
 
 @pytest.fixture
 def held_lockfile(tmp_path: Path) -> Iterator[Path]:
-    """JAX's lock of the cache, which another process holds."""
+    """JAX's lock of the cache, which this process holds."""
     (tmp_path / "cache").mkdir()
     path = tmp_path / "cache" / ".lockfile"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert holder.stdin and holder.stdout
-    assert holder.stdout.readline() == b"held\n"
-    yield path
-    holder.communicate()
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield path
 
 
 @acts_on("nothing while it is held; jaxcache doctor -C … names its holder")

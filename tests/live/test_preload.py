@@ -37,9 +37,8 @@ xla_client.Client.deserialize_executable = newer
 
 
 def test_an_argument_that_is_not_known_switches_it_off(run_ahead: RunLive, first: Ran) -> None:
-    number = first["written"]
     ran = run_ahead(before=NEWER)
-    assert (ran["preloaded"], ran["hits_local"]) == (0, number)
+    assert (ran["preloaded"], ran["hits_local"]) == (0, first["written"])
     assert "nothing is loaded ahead" in ran.err
     assert "memory" in ran.err
 
@@ -59,11 +58,10 @@ def test_it_is_on_where_nobody_sets_it(run_ahead: RunLive) -> None:
 
 
 def test_on_one_core_nothing_is_loaded_ahead(run_ahead: RunLive, first: Ran) -> None:
-    number = first["written"]
     ran = run_ahead(
         before="import os\nos.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])\n"
     )
-    assert (ran["preloaded"], ran["hits_local"]) == (0, number)
+    assert (ran["preloaded"], ran["hits_local"]) == (0, first["written"])
 
 
 #: Counts what was loaded ahead before and after, and asks for everything again.
@@ -85,9 +83,8 @@ assert layer.counters["preload_used"] + layer.counters["preload_dropped"] == rea
 def test_what_is_ready_is_dropped_where_jax_forgets(
     run_ahead: RunLive, first: Ran, forget: str
 ) -> None:
-    number = first["written"]
     used = PROGRAM.partition("result =")[0]
-    ran = run_ahead(used + DROPPED % forget, wait=number)
+    ran = run_ahead(used + DROPPED % forget, wait=first["written"])
     assert ran["preload_dropped"] >= 2
     assert (ran["misses"], ran.result) == (0, first.result)
 
@@ -106,10 +103,9 @@ while not layer.counters["preload_dropped"] and time.monotonic() < end:
 
 
 def test_what_nobody_asks_for_is_dropped(run_ahead: RunLive, first: Ran) -> None:
-    number = first["written"]
     ran = run_ahead(UNUSED + PROGRAM, before=IMPATIENT, wait=1)
     counts = (ran["preloaded"], ran["preload_dropped"], ran["preload_used"], ran["hits_local"])
-    assert counts == (1, 1, 0, number)
+    assert counts == (1, 1, 0, first["written"])
 
 
 #: Few entries are loaded beyond those that JAX has asked for.
@@ -180,12 +176,11 @@ def test_loading_ahead_is_no_use_of_an_entry(
 def test_programs_without_a_script_have_a_record_each(
     run_ahead: RunLive, first: Ran, tmp_path: Path, other: str
 ) -> None:
-    number = first["written"]
     if other == "directory":
         ran = run_ahead(before="import os\nos.chdir('/')\n")
     else:
         ran = run_ahead(JPY_SESSION_NAME="/home/other.ipynb")
-    assert (ran["preloaded"], ran["hits_local"]) == (0, number)
+    assert (ran["preloaded"], ran["hits_local"]) == (0, first["written"])
     assert len(records(tmp_path / "cache")) == 2
 
 

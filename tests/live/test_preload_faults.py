@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from jaxcache.live.frame import DamagedEntryError, decode
 from live.conftest import PROGRAM, Ran, RunLive, can_load_ahead, entries, live_environment
 from live.loading_ahead import MANY, ON, OTHER_OPTION, START, records, write_record
 from live.test_preload import loads
-from live.test_start_methods import DISTRIBUTED, KERNEL
+from live.test_start_methods import KERNEL, run_distributed
 
 pytestmark = pytest.mark.jax
 
@@ -125,21 +123,23 @@ def test_a_kill_while_an_executable_is_handed_over_costs_no_entry(
     assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
 
 
-#: Dies while JAX itself loads the module ``first``, whose options differ from the record's.
-REFUSED = """
-import functools, os
+#: Dies in some loads of executables.
+DEADLY_LOAD = """
+import os, threading
 from jax._src.lib import xla_client
 load = xla_client.Client.deserialize_executable
-@functools.wraps(load)
-def deadly(*args, **kwargs):
-    import threading
-    if threading.current_thread() is threading.main_thread():
+def deadly(client, serialized, *args, **kwargs):
+    if %s:
         os.kill(os.getpid(), 9)
-    return load(*args, **kwargs)
+    return load(client, serialized, *args, **kwargs)
 if hasattr(load, "__nb_signature__"):  # loading ahead reads it
     deadly.__nb_signature__ = load.__nb_signature__
 xla_client.Client.deserialize_executable = deadly
 """
+#: Dies while JAX itself loads the module ``first``, whose options differ from the record's.
+REFUSED = DEADLY_LOAD % "threading.current_thread() is threading.main_thread()"
+#: Dies in each load of the module ``first``, as over a damaged executable.
+ALWAYS_DEADLY = DEADLY_LOAD % 'b"jit_first" in serialized'
 
 
 def test_an_entry_that_kills_the_process_in_a_load_by_request_moves_to_quarantine(
@@ -151,21 +151,6 @@ def test_an_entry_that_kills_the_process_in_a_load_by_request_moves_to_quarantin
     assert died.code == -signal.SIGKILL
     ran = run_ahead()
     assert (ran["died_loading"], ran["misses"], ran["hits_local"]) == (1, 1, number - 1)
-
-
-#: Dies in each load of the module ``first``, as over a damaged executable.
-ALWAYS_DEADLY = """
-import os
-from jax._src.lib import xla_client
-load = xla_client.Client.deserialize_executable
-def deadly(client, serialized, *args, **kwargs):
-    if b"jit_first" in serialized:
-        os.kill(os.getpid(), 9)
-    return load(client, serialized, *args, **kwargs)
-if hasattr(load, "__nb_signature__"):  # loading ahead reads it
-    deadly.__nb_signature__ = load.__nb_signature__
-xla_client.Client.deserialize_executable = deadly
-"""
 
 
 def test_an_entry_that_kills_every_process_is_in_quarantine_after_the_second(
@@ -297,9 +282,7 @@ def tell(layer, result):
     used = int(layer.counters["preload_used"]) if layer else 0
     print(json.dumps({"result": result, "events": cache, "used": used}), flush=True)
 """
-THREADS = (
-    BEGIN
-    + """
+THREADS = """
 from concurrent.futures import ThreadPoolExecutor
 import jax.numpy as jnp, numpy as np
 layer = begin()
@@ -312,34 +295,20 @@ def make(number):
 with ThreadPoolExecutor(4) as pool:
     tell(layer, list(pool.map(lambda number: make(number)(x).tolist(), range(6))))
 """
-)
 #: Forks before any backend is there; the child and then the parent compute.
-FORKED = (
-    BEGIN
-    + """
+FORK = """
 child = os.fork()
 if child:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 layer = begin()
 """
-    + PROGRAM
-    + """
+END_FORK = """
 tell(layer, result)
 sys.stdout.flush()
 if not child:
     os._exit(0)
 """
-)
-TOGETHER = (
-    DISTRIBUTED
-    + BEGIN
-    + "layer = begin()"
-    + PROGRAM
-    + """
-tell(layer, result)
-jax.distributed.shutdown()
-"""
-)
+COMPUTE = f"layer = begin()\n{PROGRAM}\ntell(layer, result)"
 NOTEBOOK = [BEGIN + "layer = begin()", PROGRAM, "tell(layer, result)"]
 Told = list[dict[str, Any]]
 Start = Callable[[dict[str, str]], Told]
@@ -355,40 +324,16 @@ def run(command: list[str], env: dict[str, str], cwd: Path) -> Told:
 @pytest.fixture(params=["threads", "fork", "distributed", "notebook"])
 def start(request: pytest.FixtureRequest, jax_python: str, tmp_path: Path) -> Start:
     """Start a program in one way."""
-    if request.param == "threads":
-        return lambda env: run([jax_python, "-c", THREADS], env, tmp_path)
-    if request.param == "fork":
-        return lambda env: run([jax_python, "-c", FORKED], env, tmp_path)
-    if request.param == "notebook":
-        if not has_modules(jax_python, "ipykernel", "jupyter_client"):
-            pytest.skip("no ipykernel beside this jax")
-        cells = json.dumps(NOTEBOOK)
-        return lambda env: run([jax_python, "-c", KERNEL, cells], env, tmp_path)
-
-    def start_both(env: dict[str, str]) -> Told:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        env = env | {"ADDRESS": f"127.0.0.1:{port}"}
-        env["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
-        running = [
-            subprocess.Popen(
-                [jax_python, "-c", TOGETHER],
-                env=env | {"RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in (0, 1)
-        ]
-        told = []
-        for process in running:
-            out, err = process.communicate(timeout=240)
-            assert process.returncode == 0, err
-            lines = [line for line in out.splitlines() if line.startswith('{"result"')]
-            told.append(json.loads(lines[-1]))
-        return told
-
-    return start_both
+    if request.param == "distributed":
+        return lambda env: run_distributed(jax_python, BEGIN + COMPUTE, env)
+    if request.param == "notebook" and not has_modules(jax_python, "ipykernel", "jupyter_client"):
+        pytest.skip("no ipykernel beside this jax")
+    words = {
+        "threads": [BEGIN + THREADS],
+        "fork": [BEGIN + FORK + PROGRAM + END_FORK],
+        "notebook": [KERNEL, json.dumps(NOTEBOOK)],
+    }[request.param]
+    return lambda env: run([jax_python, "-c", *words], env, tmp_path)
 
 
 def test_counts_keys_and_results_are_those_of_plain_jax(

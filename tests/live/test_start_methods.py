@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import RunCli
@@ -288,40 +289,43 @@ jax.distributed.initialize(os.environ["ADDRESS"], 2, int(os.environ["RANK"]))
 """
 
 
+def run_distributed(python: str, program: str, env: dict[str, str]) -> list[dict[str, Any]]:
+    """Run two processes of a distributed program, and return the document that each prints."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = env | {"ADDRESS": f"127.0.0.1:{port}", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+    running = [
+        subprocess.Popen(
+            [python, "-c", f"{DISTRIBUTED}{program}\njax.distributed.shutdown()\n"],
+            env=env | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    documents = []
+    for process in running:
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err
+        lines = [line for line in out.splitlines() if line.startswith('{"result"')]
+        documents.append(json.loads(lines[-1]))
+    return documents
+
+
 def test_every_process_of_a_distributed_program_hits_what_it_wrote(
     jax_python: str, tmp_path: Path
 ) -> None:
-    def run_both(every: str) -> list[dict[str, int]]:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        env = live_environment(jax_python, tmp_path, tmp_path / "cache") | {
-            "ADDRESS": f"127.0.0.1:{port}",
-            "JAXCACHE_LIVE_EVERY_PROCESS": every,
-            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-        }
-        program = DISTRIBUTED + PROGRAM + TELL + "\njax.distributed.shutdown()\n"
-        running = [
-            subprocess.Popen(
-                [jax_python, "-c", program],
-                env=env | {"RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in (0, 1)
-        ]
-        told = []
-        for process in running:
-            out, err = process.communicate(timeout=240)
-            assert process.returncode == 0, err
-            line = next(x for x in reversed(out.splitlines()) if x.startswith("{"))
-            told.append(json.loads(line)["counts"])
-        return told
+    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
 
-    run_both("0")
-    first = run_both("1")[1]
+    def run_second(every: str) -> dict[str, int]:
+        env["JAXCACHE_LIVE_EVERY_PROCESS"] = every
+        counts: dict[str, int] = run_distributed(jax_python, PROGRAM + TELL, env)[1]["counts"]
+        return counts
+
+    run_second("0")
+    first = run_second("1")
     written = first["written"]
     assert (first.get("hits_local", 0), written > 0) == (0, True)  # "0" is as with plain JAX
-    after = run_both("1")
-    assert after[1].get("misses", 0) == 0
-    assert after[1]["hits_local"] == written
+    after = run_second("1")
+    assert (after.get("misses", 0), after["hits_local"]) == (0, written)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CAN_GIVE_AWAY, GiveAway, RunCli
+from ways import told
 
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
@@ -21,10 +22,9 @@ from jaxcache.cache.trust import (
 from jaxcache.entry.decode import read_payload
 from jaxcache.store import open_store
 from live.conftest import RunLive, entries
+from live.machines import PORTABLE
 
 pytestmark = pytest.mark.jax
-#: Directories of other names must not make other keys.
-PORTABLE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def tier(run_live: RunLive, tmp_path: Path) -> Path:
 
 def digests(directory: Path) -> dict[str, str]:
     """The SHA-256 of the payload of each entry, by file."""
-    return {path.name: digest(path.read_bytes()) for path in entries(directory)}
-
-
-def digest(data: bytes) -> str:
-    """The SHA-256 of the payload of one entry."""
-    return hashlib.sha256(read_payload(io.BytesIO(data), len(data))).hexdigest()
+    found = {}
+    for path in entries(directory):
+        data = path.read_bytes()
+        payload = read_payload(io.BytesIO(data), len(data))
+        found[path.name] = hashlib.sha256(payload).hexdigest()
+    return found
 
 
 def test_a_tier_without_checksums_is_named_with_the_command_that_mends_it(
@@ -57,7 +57,7 @@ def test_a_tier_without_checksums_is_named_with_the_command_that_mends_it(
     assert (
         f"refused-unsealed\t{tier}\t{number}\t" in run_cli("stats", "-C", tmp_path / "one").stdout
     )
-    (row,) = json.loads(run_cli("stats", "-C", tmp_path / "one", "--json").stdout)["refused"]
+    (row,) = told(run_cli, "stats", "-C", tmp_path / "one")["refused"]
     assert (row["tier"], row["reason"], row["entries"]) == (str(tier), "unsealed", number)
     doctor = ("doctor", "-C", tmp_path / "one", "--json", "--python", "/nonexistent")
     findings = json.loads(run_cli(*doctor).stdout)["findings"]
@@ -76,7 +76,7 @@ def test_a_tier_that_the_program_has_mended_needs_no_command(
     settings = {"JAXCACHE_LIVE_TIERS": str(tier), "JAXCACHE_LIVE_FLUSH": "60s", **PORTABLE}
     ran = run_live(cache_dir=tmp_path / "one", **settings)
     assert "which have no checksum; replaced there by this program\n" in ran.err
-    assert "refused" not in json.loads(run_cli("stats", "-C", tmp_path / "one", "--json").stdout)
+    assert "refused" not in told(run_cli, "stats", "-C", tmp_path / "one")
 
 
 def test_a_signature_of_a_trusted_key_is_as_good_as_a_checksum(
@@ -117,7 +117,7 @@ def test_a_digest_that_was_recorded_here_is_as_good_as_a_checksum(
         is_refused = name != "right"
         assert (ran["misses"] > 0, ran["unsealed"] > 0) == (is_refused, is_refused)
     # What arrives is sealed, so that the local copy is checked from now on.
-    listed = json.loads(run_cli("ls", "--json", "-C", tmp_path / "right").stdout)["entries"]
+    listed = told(run_cli, "ls", "-C", tmp_path / "right")["entries"]
     assert {entry["sealed"] for entry in listed} == {True}
 
 
@@ -129,4 +129,4 @@ def test_a_record_of_refusals_that_is_no_record_is_ignored(
     (cache / ".jaxcache" / "live").mkdir(parents=True)
     for text in ("", "[]", '{"a": 1, "b": {"at_ns": -1}, "c": {"at_ns": 1, "unsealed": "x"}}'):
         (cache / ".jaxcache" / "live" / "refused").write_text(text)
-        assert "refused" not in json.loads(run_cli("stats", "-C", cache, "--json").stdout)
+        assert "refused" not in told(run_cli, "stats", "-C", cache)

@@ -1,54 +1,38 @@
 """Tiers behind the local directory: a real bucket, shared directories, and servers that fail."""
 
 import contextlib
-import json
 import shutil
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zstandard
 from conftest import RunCli
-from object_server import CREDENTIALS, Fault, S3Server, Seen, make_bucket, run_proxy, run_s3_server
+from object_server import CREDENTIALS, Fault, Proxy, S3Server, Seen, run_proxy
+from ways import told as printed
 
+from jaxcache.cache.trust import add_trusted, generate_key, public_key_text
 from live.conftest import PROGRAM, RunLive, entries
 from live.machines import FREE, MACHINES, PORTABLE
 
 pytestmark = pytest.mark.jax
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    """An S3 server process."""
-    with run_s3_server() as running:
-        yield running
-
-
-def bucket(endpoint: str) -> dict[str, str]:
-    """The environment for a bucket there."""
-    return {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}
-
-
 def test_the_second_machine_hits_what_the_first_has_compiled(
-    run_live: RunLive, server: S3Server, tmp_path: Path
+    run_live: RunLive, bucket: str, tmp_path: Path
 ) -> None:
-    make_bucket(server.endpoint, "team")
     shared = tmp_path / "nfs"
     program = f"""
-tiers = [{str(shared)!r}, "s3://team/jax"]
+tiers = [{str(shared)!r}, {bucket!r}]
 result["first"] = on({str(tmp_path / "one")!r}, tiers)
 result["left"] = leave()
-result["second"] = on({str(tmp_path / "two")!r}, ["s3://team/jax"])
+result["second"] = on({str(tmp_path / "two")!r}, [{bucket!r}])
 leave()
 result["third"] = on({str(tmp_path / "three")!r}, tiers, prefetch=False)
 leave()
 result["local"] = on({str(tmp_path / "three")!r}, tiers, prefetch=False)
 """
-    with run_proxy(server.endpoint) as proxy:
-        ran = run_live(MACHINES + program, **FREE, **bucket(proxy.endpoint))
-    told = ran.result
+    told = run_live(MACHINES + program, **FREE).result
     number = len(entries(tmp_path / "one"))
     assert told["first"]["written"] == number
     assert told["left"]["uploaded"] == 2 * number
@@ -65,33 +49,29 @@ result["local"] = on({str(tmp_path / "three")!r}, tiers, prefetch=False)
 
 @pytest.mark.usefixtures("newer_python")
 def test_a_bucket_knows_its_users(
-    run_live: RunLive, run_cli: RunCli, server: S3Server, tmp_path: Path
+    run_live: RunLive, run_cli: RunCli, bucket: str, tmp_path: Path
 ) -> None:
     """A client tells what it compiles and hits."""
-    name = f"users-{uuid.uuid4().hex}"
-    make_bucket(server.endpoint, name)
     program = f"""
-tiers = ["s3://{name}/jax"]
+tiers = [{bucket!r}]
 result["first"] = on({str(tmp_path / "one")!r}, tiers)
 leave()
 from jaxcache.store import open_store
-bucket = open_store("s3://{name}/jax")
+bucket = open_store({bucket!r})
 result["entries"] = [i.name for i in bucket.list() if i.name.endswith("-cache")]
 result["again"] = on({str(tmp_path / "one")!r}, tiers)
 leave()
 result["segments"] = [i.name for i in bucket.list(".jaxcache/ledger")]
 """
-    environment = bucket(server.endpoint)
-    told = run_live(MACHINES + program, **FREE, **environment).result
+    told = run_live(MACHINES + program, **FREE).result
     number = told["first"]["written"]
     assert len(told["segments"]) == 1  # of this client and day
     assert told["again"]["hits_local"] == number
-    listing = run_cli("ls", "-C", f"s3://{name}/jax", "--json", env=environment)
-    found = json.loads(listing.stdout)["entries"]
+    found = printed(run_cli, "ls", "-C", bucket)["entries"]
     assert {e["file"] for e in found} == set(told["entries"])
     assert {e["last_used_from"] for e in found} == {"ledger"}
     assert all(e["compile_seconds"] % 1 for e in found)
-    uses = json.loads(run_cli("stats", "-C", f"s3://{name}/jax", "--json", env=environment).stdout)
+    uses = printed(run_cli, "stats", "-C", bucket)
     assert (uses["hits"], uses["misses"]) == (number, number)
 
 
@@ -117,6 +97,12 @@ result["after"] = uploading()
     told = run_live(MACHINES + program, **FREE).result
     assert (told["before"], told["after"]) == (2, 0)
     assert not shared.exists()
+
+
+def waiting(cache: Path) -> set[str]:
+    """The keys that wait for their upload."""
+    spool = cache / ".jaxcache" / "live" / "spool"
+    return {path.name for path in spool.rglob("*-*") if path.is_file()}
 
 
 def always(how: int | str) -> Fault:
@@ -161,30 +147,29 @@ UNREACHABLE = "http://127.0.0.1:9"
 
 
 def test_a_tier_that_fails_costs_a_third_machine_a_bounded_delay(
-    run_live: RunLive, server: S3Server, tmp_path: Path
+    run_live: RunLive, s3_server: S3Server, bucket: str, tmp_path: Path
 ) -> None:
-    make_bucket(server.endpoint, "filled")
     with contextlib.ExitStack() as stack:
-        endpoints = {"works": server.endpoint}
+        endpoints = {"works": s3_server.endpoint}
         for how, fault in FAILURES.items():
             endpoints[how] = UNREACHABLE
             if fault is not None:
-                proxy = stack.enter_context(run_proxy(server.endpoint))
+                proxy = stack.enter_context(run_proxy(s3_server.endpoint))
                 proxy.fault, endpoints[how] = fault, proxy.endpoint
         program = f"""
 limits = {{"timeout": 1.0, "miss_budget": 1.0}}
-directory, filled = {str(tmp_path)!r}, ["s3://filled/jax"]
+directory, filled = {str(tmp_path)!r}, [{bucket!r}]
 on(directory + "/warmup", [])
 result["first"] = {{**on(directory + "/first", filled), **leave()}}
 for how, address in {endpoints!r}.items():
     os.environ["AWS_ENDPOINT_URL"] = address
-    tiers = ["s3://filled/empty"] if how == "full" else filled
+    tiers = [{bucket!r} + "/empty"] if how == "full" else filled
     told = on(os.path.join(directory, how), tiers, seconds=1.0, **limits)
     result[how] = {{**told, **leave()}}
-os.environ["AWS_ENDPOINT_URL"] = {server.endpoint!r}
+os.environ["AWS_ENDPOINT_URL"] = {s3_server.endpoint!r}
 result["after"] = on(directory + "/after", filled, **limits)
 """
-        told = run_live(MACHINES + program, **FREE, **bucket(server.endpoint)).result
+        told = run_live(MACHINES + program, **FREE).result
     number = told["first"]["written"]
     print(f"{'tier':20} {'look-ups lost':>14} {'exit':>6}")
     for how in FAILURES:
@@ -217,8 +202,7 @@ def test_without_portable_keys_one_line_says_where_entries_of_a_tier_hit(
 
 def test_a_damaged_entry_of_a_tier_is_replaced_there(run_live: RunLive, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
-    tiers = {"JAXCACHE_LIVE_TIERS": str(shared), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
-    tiers["JAXCACHE_LIVE_FLUSH"] = "60s"
+    tiers = {"JAXCACHE_LIVE_TIERS": str(shared), "JAXCACHE_LIVE_FLUSH": "60s", **PORTABLE}
     run_live(cache_dir=tmp_path / "one", **tiers)
     (damaged,) = entries(shared, "first")
     whole = damaged.read_bytes()
@@ -250,10 +234,10 @@ def test_a_tier_that_cannot_be_opened_is_given_up_at_once(
     run_live: RunLive, tmp_path: Path, env: dict[str, str], said: str
 ) -> None:
     """Without credentials obstore would ask the metadata address of a cloud."""
-    given = {"JAXCACHE_LIVE_TIERS": "s3://team/jax", **bucket(UNREACHABLE), **env}
+    given = CREDENTIALS | {"JAXCACHE_LIVE_TIERS": "s3://team/jax", "AWS_ENDPOINT_URL": UNREACHABLE}
     given |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "home")}
     given["JAXCACHE_LIVE_PORTABLE_KEYS"] = "1"  # nothing is to be said of keys
-    ran = run_live(**given)
+    ran = run_live(**given | env)
     lines = [line for line in ran.err.splitlines() if line.startswith("jaxcache: ")]
     assert lines
     assert all(line.endswith("going on without it") for line in lines)
@@ -263,12 +247,11 @@ def test_a_tier_that_cannot_be_opened_is_given_up_at_once(
 
 
 def test_what_is_never_written_costs_one_listing_and_no_requests(
-    run_live: RunLive, server: S3Server, tmp_path: Path
+    run_live: RunLive, bucket: str, s3: Proxy, tmp_path: Path
 ) -> None:
     """With JAX's threshold of 1 s most look-ups are for modules that nobody writes."""
-    make_bucket(server.endpoint, "quick")
     program = f"""
-given = {str(tmp_path / "one")!r}, ["s3://quick/jax"]
+given = {str(tmp_path / "one")!r}, [{bucket!r}]
 on(*given)
 (tier,) = next(iter(sys.modules["jaxcache.live.layer"].LAYER.directories.values())).tiers._tiers
 deadline = time.monotonic() + 60
@@ -276,28 +259,24 @@ while tier._known is None and time.monotonic() < deadline:
     time.sleep(0.01)
 result = on(*given)
 """
-    with run_proxy(server.endpoint) as proxy:
-        env = {**FREE, **bucket(proxy.endpoint)}
-        env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "100"
-        told = run_live(MACHINES + program, **env).result
+    env = FREE | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "100"}
+    told = run_live(MACHINES + program, **env).result
     assert told["tier_known_misses"] == told["misses"] > 1
     assert "tier_misses" not in told
-    assert proxy.counts()["list"] == 1
+    assert s3.counts()["list"] == 1
 
 
 def test_what_was_not_uploaded_goes_up_with_the_next_process(
-    run_live: RunLive, server: S3Server, tmp_path: Path
+    run_live: RunLive, bucket: str, tmp_path: Path
 ) -> None:
-    make_bucket(server.endpoint, "later")
-    tiers = {"JAXCACHE_LIVE_TIERS": "s3://later/jax", "JAXCACHE_LIVE_SUMMARY": "1"}
-    down = run_live(**tiers, **bucket(UNREACHABLE))
+    tiers = {"JAXCACHE_LIVE_TIERS": bucket, "JAXCACHE_LIVE_SUMMARY": "1"}
+    down = run_live(AWS_ENDPOINT_URL=UNREACHABLE, **tiers)
     written = down["written"]
     assert "going on without it" in down.err
-    up = run_live(**tiers, **bucket(server.endpoint))
+    up = run_live(**tiers)
     assert (up["hits_local"], up["written"]) == (written, 0)
     assert f"{written} uploaded" in up.err
-    spool = tmp_path / "cache" / ".jaxcache" / "live" / "spool"
-    assert [p for p in spool.rglob("*-*") if p.is_file()] == []
+    assert waiting(tmp_path / "cache") == set()
 
 
 #: Ends while most of its uploads wait.
@@ -311,51 +290,43 @@ result = []
 
 
 def test_uploads_go_on_while_the_interpreter_ends(
-    run_live: RunLive, server: S3Server, tmp_path: Path
+    run_live: RunLive, bucket: str, s3: Proxy, tmp_path: Path
 ) -> None:
     """From Python 3.12 on no thread can be started by then."""
 
     def slow(_: Seen) -> None:
         time.sleep(0.2)
 
-    make_bucket(server.endpoint, "leave")
-    with run_proxy(server.endpoint) as proxy:
-        proxy.fault = slow
-        tiers = {"JAXCACHE_LIVE_TIERS": "s3://leave/jax", "JAXCACHE_LIVE_FLUSH": "60s"}
-        ran = run_live(LEAVES_AT_ONCE, JAXCACHE_LIVE_SUMMARY="1", **tiers, **bucket(proxy.endpoint))
+    s3.fault = slow
+    tiers = {"JAXCACHE_LIVE_TIERS": bucket, "JAXCACHE_LIVE_FLUSH": "60s"}
+    ran = run_live(LEAVES_AT_ONCE, JAXCACHE_LIVE_SUMMARY="1", **tiers)
     assert ran["written"] >= 8
     assert f"{ran['written']} uploaded" in ran.err, ran.err
     assert "going on without it" not in ran.err
-    spool = tmp_path / "cache" / ".jaxcache" / "live" / "spool"
-    assert [p for p in spool.rglob("*-*") if p.is_file()] == []
+    assert waiting(tmp_path / "cache") == set()
 
 
 def test_push_uploads_what_was_not(
-    run_live: RunLive, run_cli: RunCli, server: S3Server, tmp_path: Path
+    run_live: RunLive, run_cli: RunCli, bucket: str, tmp_path: Path
 ) -> None:
-    make_bucket(server.endpoint, "pushed")
-    env = {**bucket(server.endpoint), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
-    tiers = {"JAXCACHE_LIVE_TIERS": "s3://pushed/jax", "JAXCACHE_LIVE_SUMMARY": "1"}
-    written = run_live(**env | tiers | bucket(UNREACHABLE))["written"]
+    env = PORTABLE | {"JAXCACHE_LIVE_TIERS": bucket, "JAXCACHE_LIVE_SUMMARY": "1"}
+    written = run_live(AWS_ENDPOINT_URL=UNREACHABLE, **env)["written"]
     assert written > 0
-    pushed = run_cli("push", "-C", tmp_path / "cache", "s3://pushed/jax", env=env)
+    pushed = run_cli("push", "-C", tmp_path / "cache", bucket, env=PORTABLE)
     assert pushed.returncode == 0, pushed.stderr
-    other = run_live(cache_dir=tmp_path / "other", **env, **tiers)
+    other = run_live(cache_dir=tmp_path / "other", **env)
     assert other["misses"] == 0
     assert other["hits_tier"] + other["hits_local"] == written
     # The next process finds nothing left to do: the bucket has it all.
-    assert run_live(**env, **tiers)["hits_local"] == written
-    spool = tmp_path / "cache" / ".jaxcache" / "live" / "spool"
-    assert [p for p in spool.rglob("*-*") if p.is_file()] == []
+    assert run_live(**env)["hits_local"] == written
+    assert waiting(tmp_path / "cache") == set()
 
 
 def test_a_bucket_as_the_directory_of_jax_is_a_tier(
-    run_live: RunLive, server: S3Server, tmp_path: Path
+    run_live: RunLive, bucket: str, tmp_path: Path
 ) -> None:
-    make_bucket(server.endpoint, "own")
-    env = {**bucket(server.endpoint), "JAX_COMPILATION_CACHE_DIR": "s3://own/jax"}
-    first = run_live(**env, XDG_CACHE_HOME=str(tmp_path / "one"))
-    second = run_live(**env, XDG_CACHE_HOME=str(tmp_path / "two"), JAXCACHE_LIVE_SUMMARY="1")
+    first = run_live(cache_dir=bucket, XDG_CACHE_HOME=str(tmp_path / "one"))
+    second = run_live(cache_dir=bucket, XDG_CACHE_HOME=str(tmp_path / "two"))
     assert first["written"] > 0
     assert second["misses"] == 0
     assert second["hits_tier"] + second["hits_local"] == first["written"]
@@ -363,11 +334,8 @@ def test_a_bucket_as_the_directory_of_jax_is_a_tier(
 
 
 def test_only_what_a_trusted_key_signed_is_taken(
-    run_live: RunLive, server: S3Server, tmp_path: Path
+    run_live: RunLive, bucket: str, tmp_path: Path
 ) -> None:
-    from jaxcache.cache.trust import add_trusted, generate_key, public_key_text
-
-    make_bucket(server.endpoint, "signed")
     key = generate_key(tmp_path / "key")
     stranger = tmp_path / "stranger"
     generate_key(stranger)
@@ -377,20 +345,18 @@ os.environ["XDG_CONFIG_HOME"] = {str(tmp_path / "config")!r}
 directory = {str(tmp_path)!r}
 for name, where in (("ci", "good"), ("unsigned", "none"), ("stranger", "bad")):
     keys = {{"ci": directory + "/key", "stranger": directory + "/stranger", "unsigned": ""}}
-    tiers = ["s3://signed/" + where]
+    tiers = [{bucket!r} + "/" + where]
     on(directory + "/from-" + name, tiers, signing_key=keys[name], require_signed=False)
     leave()
     told = on(directory + "/to-" + name, tiers, signing_key="", require_signed=True)
     leave()
     result[name] = told
 """
-    ran = run_live(MACHINES + program, **FREE, **bucket(server.endpoint))
-    told = ran.result
+    told = run_live(MACHINES + program, **FREE).result
     assert "misses" not in told["ci"]
     for name in ("unsigned", "stranger"):
         assert told[name]["unsigned"] >= told[name]["misses"] > 0
         assert told[name].get("hits_tier", 0) == 0
-    json.dumps(told)
 
 
 # Uploads that become due when a program ends.
@@ -415,20 +381,11 @@ atexit.register(start_none)
 
 
 @pytest.fixture(params=["bucket", "directory"])
-def empty_tier(request: pytest.FixtureRequest, server: S3Server, tmp_path: Path) -> dict[str, str]:
+def empty_tier(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """The environment of a program whose tier has nothing."""
-    if request.param == "directory":
-        return {"JAXCACHE_LIVE_TIERS": str(tmp_path / "shared")}
-    name = f"empty-{uuid.uuid4().hex}"
-    make_bucket(server.endpoint, name)
-    place = {"JAXCACHE_LIVE_TIERS": f"s3://{name}/jax", "AWS_ENDPOINT_URL": server.endpoint}
-    return CREDENTIALS | place
-
-
-def waiting(cache: Path) -> set[str]:
-    """The keys that wait for their upload."""
-    spool = cache / ".jaxcache" / "live" / "spool"
-    return {path.name for path in spool.rglob("jit_*")}
+    is_bucket = request.param == "bucket"
+    place = request.getfixturevalue("bucket") if is_bucket else str(tmp_path / "shared")
+    return {"JAXCACHE_LIVE_TIERS": place}
 
 
 #: Uploads nothing, as where the queue is full.
@@ -483,7 +440,7 @@ result.append(sys.modules["jaxcache.live.layer"].LAYER is first_layer)
 def tier(run_live: RunLive, tmp_path: Path) -> dict[str, str]:
     """The environment of a machine whose directory is empty, and whose tier is not."""
     shared = tmp_path / "tier"
-    env = {"JAXCACHE_LIVE_TIERS": str(shared), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+    env = {"JAXCACHE_LIVE_TIERS": str(shared), **PORTABLE}
     written = run_live(**env)["written"]
     shutil.rmtree(tmp_path / "cache")
     assert written == len(entries(shared))
@@ -501,34 +458,28 @@ def test_the_entries_of_the_last_run_come_before_a_backend_is_there(
 
 
 #: Another JAX than the one whose versions were read before it was imported.
-OTHER_VERSION = (
-    HOOK
-    + """
+OTHER_VERSION = """
 import importlib.metadata
 importlib.metadata.version = lambda name: "0.0.1"
 import jax
 from jaxcache.live import layer as layers
 first_layer = layers._early
 """
-)
 #: The tier has refused this process while jax was imported.
-REFUSED = (
-    HOOK
-    + """
+REFUSED = """
 import jax
 from jaxcache.live import layer as layers
 first_layer = layers._early
 for directory in first_layer.directories.values():
     directory.tiers._tiers[0].reading.stop()
 """
-)
 
 
 @pytest.mark.parametrize("begin", [OTHER_VERSION, REFUSED], ids=["another JAX", "refused"])
 def test_a_new_layer_asks_where_the_first_cannot_go_on(
     run_live: RunLive, tier: dict[str, str], begin: str
 ) -> None:
-    ran = run_live(begin + PROGRAM + SAME, **tier)
+    ran = run_live(HOOK + begin + PROGRAM + SAME, **tier)
     assert ran.result[-1] is False
     assert ran["misses"] == 0
     assert ran["hits_tier"] + ran["hits_local"] == int(tier["NUMBER"])
