@@ -34,15 +34,11 @@ def told(report):
 RunInside = Callable[..., Any]
 
 
-def _has_jaxcache(python: str) -> bool:
-    """Whether what jaxcache needs is installed beside that jax, in a Python that it runs in."""
-    return has_modules(python, "tomllib", "rich", "zstandard", "google.protobuf", "humanize")
-
-
 @pytest.fixture
 def inside_python(each_jax_python: str) -> str:
     """Each Python of the matrix in which jaxcache can be imported."""
-    if not _has_jaxcache(each_jax_python):
+    needed = ("tomllib", "rich", "zstandard", "google.protobuf", "humanize")
+    if not has_modules(each_jax_python, *needed):
         pytest.skip("jaxcache needs Python 3.11, and its requirements beside this jax")
     return each_jax_python
 

@@ -3,7 +3,9 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import RunCli, jax_version
@@ -59,9 +61,7 @@ def refuse(call):
         return error
 """
 
-WATCHED = (
-    HEAD
-    + """
+WATCHED = """
 step(x)
 with jaxcache.watch() as report:
     for on in ("compile", "load"):
@@ -71,20 +71,17 @@ with jaxcache.watch() as report:
 rows = [(m.outcome, m.reason, m.detail) for m in report.modules if m.module == "jit_step"]
 print(json.dumps([report.refused, report.errors, rows]))
 """
-)
 
 
 def test_watch_calls_it_refused(run_inside: RunInside) -> None:
-    refused, errors, rows = run_inside(WATCHED)
+    refused, errors, rows = run_inside(HEAD + WATCHED)
     assert (refused, errors) == (2, 0)
     detail = "x: float32[2,4] before, float32[8,4] now"
     assert {tuple(row) for row in rows if row[0] == "refused"} == {("refused", "guard", detail)}
     assert sum(row[0] == "written" for row in rows) == 1
 
 
-ARMED = (
-    HEAD
-    + """
+ARMED = """
 step(x)
 found["before"] = refuse(lambda: step(x8)) is None
 jaxcache.warmed_up()
@@ -96,42 +93,56 @@ except RuntimeError as error:
     found["after"] = type(error).__name__
 print(json.dumps(found))
 """
+
+
+@pytest.mark.parametrize(
+    ("env", "after"),
+    [({"JAXCACHE_GUARD": "compile:raise"}, "UnexpectedCompileError"), ({}, "compiled")],
 )
+def test_the_variable_arms_a_process(
+    run_inside: RunInside, env: dict[str, str], after: str
+) -> None:
+    assert run_inside(HEAD + ARMED, **env) == {"before": True, "after": after}
 
 
-def test_the_variable_arms_a_process(run_inside: RunInside) -> None:
-    found = run_inside(ARMED, JAXCACHE_GUARD="compile:raise")
-    assert found == {"before": True, "after": "UnexpectedCompileError"}
-
-
-def test_without_the_variable_nothing_is_armed(run_inside: RunInside) -> None:
-    assert run_inside(ARMED) == {"before": True, "after": "compiled"}
-
-
-def test_a_variable_of_another_form_is_reported_once(inside_python: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("guard", "program", "counts"),
+    [
+        ("comple:raise", "jaxcache.warmed_up()", (1, 0)),
+        ("compile:raise", "jax.devices()", (0, 1)),
+        ("compile:raise", "jax.devices(); jaxcache.warmed_up()", (0, 0)),
+    ],
+    ids=["another form", "never up", "up"],
+)
+def test_a_guard_without_an_effect_is_reported_once(
+    inside_python: str, tmp_path: Path, guard: str, program: str, counts: tuple[int, int]
+) -> None:
     done = sh(
-        [inside_python, "-c", "import jax, jaxcache; jaxcache.warmed_up()"],
-        env={**os.environ, "JAXCACHE_GUARD": "comple:raise"},
+        [inside_python, "-c", f"import jax, jaxcache; {program}"],
+        env={**os.environ, "JAXCACHE_GUARD": guard},
         cwd=tmp_path,
         check=True,
     )
-    assert done.stderr.count("runs without a guard: JAXCACHE_GUARD must be") == 1
-
-
-@pytest.mark.parametrize("is_up", [True, False])
-def test_a_guard_that_was_never_up_says_so(inside_python: str, tmp_path: Path, is_up: bool) -> None:
-    done = sh(
-        [
-            inside_python,
-            "-c",
-            f"import jax, jaxcache; jax.devices(); {is_up} and jaxcache.warmed_up()",
-        ],
-        env={**os.environ, "JAXCACHE_GUARD": "compile:raise"},
-        cwd=tmp_path,
-        check=True,
+    sentences = (
+        "runs without a guard: JAXCACHE_GUARD must be",
+        "JAXCACHE_GUARD had no effect: the program did not call jaxcache.warmed_up()\n",
     )
-    no_effect = "JAXCACHE_GUARD had no effect: the program did not call jaxcache.warmed_up()\n"
-    assert done.stderr.count(no_effect) == (not is_up)
+    assert tuple(map(done.stderr.count, sentences)) == counts
+
+
+RunGuarded = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_guarded(run_cli: RunCli, inside_python: str, tmp_path: Path) -> RunGuarded:
+    """Run a program by ``run --guard``."""
+
+    def run(program: str, *words: str, guard: str = "compile:raise") -> Any:
+        (tmp_path / "program.py").write_text(program)
+        args = ("--guard", guard, "-C", tmp_path / "cache", *words, "--", inside_python)
+        return run_cli("run", *args, tmp_path / "program.py")
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -143,11 +154,10 @@ def test_a_guard_that_was_never_up_says_so(inside_python: str, tmp_path: Path, i
     ],
 )
 def test_a_run_whose_guard_was_never_up_fails(
-    run_cli: RunCli, inside_python: str, tmp_path: Path, seconds: str, why: str | None
+    run_guarded: RunGuarded, seconds: str, why: str | None
 ) -> None:
     program = "import jax, time; jax.jit(lambda x: x)(1)\nfor _ in range(20): time.sleep(0.05)"
-    args = ("--guard", f"compile:count{seconds}", "-C", tmp_path / "cache", "--")
-    done = run_cli("run", *args, inside_python, "-c", program)
+    done = run_guarded(program, guard=f"compile:count{seconds}")
     is_up = why is None
     assert done.returncode == (not is_up), done.stderr
     heading = f"failed: --guard compile:count{seconds} had no effect: it "
@@ -156,11 +166,8 @@ def test_a_run_whose_guard_was_never_up_fails(
     assert ("note: the guard was up from " in done.stderr) == is_up
 
 
-def test_run_guard_needs_no_jaxcache_beside_jax(
-    run_cli: RunCli, inside_python: str, tmp_path: Path
-) -> None:
-    program = tmp_path / "late.py"
-    program.write_text(
+def test_run_guard_needs_no_jaxcache_beside_jax(run_guarded: RunGuarded) -> None:
+    program = (
         "import jax, jax.numpy as jnp, sys, time\n"
         "from jax._src import compiler\n"
         "f = jax.jit(lambda x: x * 2)\n"
@@ -168,8 +175,7 @@ def test_run_guard_needs_no_jaxcache_beside_jax(
         "    time.sleep(0.05)\n"
         "    f(jnp.ones(n))\n"
     )
-    args = ("--guard", "compile:raise:0.1", "-C", tmp_path / "cache", "--json", "--")
-    done = run_cli("run", *args, inside_python, program)
+    done = run_guarded(program, "--json", guard="compile:raise:0.1")
     assert done.returncode == 1
     assert "UnexpectedCompileError" in done.stderr
     assert json.loads(done.stdout)["summary"]["refused"] == 1
@@ -177,11 +183,10 @@ def test_run_guard_needs_no_jaxcache_beside_jax(
 
 @pytest.mark.parametrize("signal", [False, True])
 def test_a_run_fails_whose_program_caught_what_the_guard_refused(
-    run_cli: RunCli, inside_python: str, tmp_path: Path, signal: bool
+    run_guarded: RunGuarded, signal: bool
 ) -> None:
-    program = tmp_path / "catches.py"
     end = "import os, sys\nsys.stdout.flush()\nos.kill(os.getpid(), 15)\n" if signal else ""
-    program.write_text(
+    program = (
         "import jax, jaxcache, numpy as np\n"
         "f = jax.jit(lambda x: x * 2)\n"
         "f(np.ones(2))\n"
@@ -189,11 +194,9 @@ def test_a_run_fails_whose_program_caught_what_the_guard_refused(
         "try:\n"
         "    f(np.ones(3))\n"
         "except jaxcache.UnexpectedCompileError as error:\n"
-        "    print(type(error).__module__)\n" + end
+        "    print(type(error).__module__)\n"
     )
-    done = run_cli(
-        "run", "--guard", "compile:raise", "-C", tmp_path / "c", "--", inside_python, program
-    )
+    done = run_guarded(program + end)
     assert done.returncode == (143 if signal else 1)
     assert "failed: the guard refused 1 compile\n" in done.stderr
     assert done.stdout.startswith("jaxcache\n")
@@ -201,40 +204,33 @@ def test_a_run_fails_whose_program_caught_what_the_guard_refused(
 
 
 def test_a_refused_operation_has_the_line_that_calls_it(
-    run_cli: RunCli, inside_python: str, tmp_path: Path
+    run_guarded: RunGuarded, tmp_path: Path
 ) -> None:
-    program = tmp_path / "server.py"
-    program.write_text("import jax.numpy as jnp, jaxcache\njaxcache.warmed_up()\njnp.ones(7)\n")
-    arguments = ("--guard", "compile:raise", "-C", tmp_path / "c", "--json", "--")
-    done = run_cli("run", *arguments, inside_python, program)
+    program = "import jax.numpy as jnp, jaxcache\njaxcache.warmed_up()\njnp.ones(7)\n"
+    done = run_guarded(program, "--json")
     (refused,) = (m for m in json.loads(done.stdout)["modules"] if m["outcome"] == "refused")
-    assert (refused["file"], refused["line"]) == (str(program), 3)
-    assert f"{program}:3 would compile an operation outside jax.jit: " in done.stderr
+    path = str(tmp_path / "program.py")
+    assert (refused["file"], refused["line"]) == (path, 3)
+    assert f"{path}:3 would compile an operation outside jax.jit: " in done.stderr
     assert "\n  use numpy, or move it into a jitted function\n" in done.stderr
 
 
 def test_the_advice_about_an_operation_can_be_followed_where_it_is_given(
-    run_cli: RunCli, inside_python: str, tmp_path: Path
+    run_cli: RunCli, run_guarded: RunGuarded, inside_python: str, tmp_path: Path
 ) -> None:
     """``run --guard`` has no word for ``eager``; an own guard has."""
     body = "import jax.numpy as jnp, jaxcache\nx = jnp.ones((2, 2))\n"
-    for_process = tmp_path / "server.py"
-    for_process.write_text(f"{body}jaxcache.warmed_up()\nfloat(x[0, 0])\n")
-    args = ("-C", tmp_path / "c", "--")
-    done = run_cli("run", "--guard", "compile:raise", *args, inside_python, for_process)
+    done = run_guarded(f"{body}jaxcache.warmed_up()\nfloat(x[0, 0])\n")
     assert "use numpy (np.asarray(x)[0] for x[0]), or move it into a jitted" in done.stderr
     assert "eager=" not in done.stderr
     own = tmp_path / "own.py"
     own.write_text(f"{body}with jaxcache.guard():\n    float(x[0, 0])\n")
-    done = run_cli("run", *args, inside_python, own)
+    done = run_cli("run", "-C", tmp_path / "cache", "--", inside_python, own)
     assert 'or allow it by jaxcache.guard(eager="allow")' in done.stderr
 
 
-def test_a_run_names_what_a_guard_let_pass(
-    run_cli: RunCli, inside_python: str, tmp_path: Path
-) -> None:
-    program = tmp_path / "served.py"
-    program.write_text(
+def test_a_run_names_what_a_guard_let_pass(run_guarded: RunGuarded) -> None:
+    program = (
         "import jax, jaxcache, numpy as np\n"
         "def double(x):\n"
         "    return x * 2\n"
@@ -244,9 +240,8 @@ def test_a_run_names_what_a_guard_let_pass(
         "for n in (3, 4):\n"
         "    f(np.ones(n))\n"
     )
-    args = ("--guard", "compile:count", "-C", tmp_path / "cache", "--", inside_python, program)
-    done = run_cli("run", *args)
-    assert "note: the guard let 2 compiles pass: double (served.py:2) ×2\n" in done.stderr
+    done = run_guarded(program, guard="compile:count")
+    assert "note: the guard let 2 compiles pass: double (program.py:2) ×2\n" in done.stderr
     assert " after the start; 1 compile started before it\n" in done.stderr
 
 

@@ -60,6 +60,24 @@ def write_notebook(path: Path, sources: list[str]) -> None:
     path.write_text(json.dumps(document | {"nbformat_minor": 5}))
 
 
+def execute(
+    directory: Path, sources: list[str], env: dict[str, str], *words: str | Path
+) -> tuple[list[dict[str, Any]], str]:
+    """Execute a notebook; return its cells, and what the command printed.
+
+    Args:
+        words: what runs the Python that executes it.
+    """
+    for module in ("nbconvert", "ipykernel"):
+        pytest.importorskip(module)
+    write_notebook(directory / "in.ipynb", sources)
+    convert = ("jupyter", "nbconvert", "--execute", "--to", "notebook", "--output", "out.ipynb")
+    command = [*words, sys.executable, "-m", *convert, directory / "in.ipynb"]
+    done = sh(command, env=env, cwd=directory)
+    assert done.returncode == 0, done.stderr
+    return json.loads((directory / "out.ipynb").read_text())["cells"], done.stdout
+
+
 def shown(cell: dict[str, Any], kind: str) -> str:
     """Everything that a cell shows of one kind."""
     data = (output.get("data", {}) for output in cell["outputs"])
@@ -70,18 +88,11 @@ def shown(cell: dict[str, Any], kind: str) -> str:
 def test_a_notebook_ends_with_a_cell_of_hits(
     tmp_path: Path, inside_environment: dict[str, str]
 ) -> None:
-    for module in ("nbconvert", "ipykernel", "plotly"):
-        pytest.importorskip(module)
+    pytest.importorskip("plotly")
     env = inside_environment | {"CACHE": str(tmp_path / "cache")}
     del env["JAX_COMPILATION_CACHE_DIR"]
-    write_notebook(tmp_path / "in.ipynb", CELLS)
-    convert = ("jupyter", "nbconvert", "--execute", "--to", "notebook", "--output", "out.ipynb")
-    command = ("run", "--json", "-C", tmp_path / "cache", "--", sys.executable, "-m", *convert)
-    done = sh(
-        [sys.executable, "-m", "jaxcache", *command, tmp_path / "in.ipynb"], env=env, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
+    run = (sys.executable, "-m", "jaxcache", "run", "--json", "-C", tmp_path / "cache", "--")
+    cells, printed = execute(tmp_path, CELLS, env, *run)
 
     cold, cold_text = shown(cells[3], "text/html"), shown(cells[3], "text/plain")
     assert " running" in cold and "compile" in cold and "jit_step" in cold
@@ -106,7 +117,7 @@ def test_a_notebook_ends_with_a_cell_of_hits(
     assert shown(cells[-1], "text/plain").startswith("1 of 1 hits")
     assert "Array" not in shown(cells[-1], "text/plain"), "the semicolon hides the value"
 
-    summary = json.loads(done.stdout)["summary"]
+    summary = json.loads(printed)["summary"]
     before = summary["compile_requests"] - 4  # what the first cell compiled: jnp.ones
     assert summary["hits"] == 1
     assert summary["written"] == before + 3 == len(list((tmp_path / "cache").glob("*-cache")))
@@ -197,21 +208,10 @@ def test_whole_seconds_of_jax_are_not_summed_up_to_nothing(
 @pytest.mark.jax
 @pytest.mark.slow
 def test_the_cells_of_the_page(tmp_path: Path, inside_environment: dict[str, str]) -> None:
-    for module in ("nbconvert", "ipykernel"):
-        pytest.importorskip(module)
     del inside_environment["JAX_COMPILATION_CACHE_DIR"]
     page = (REPOSITORY / "docs" / "in-a-notebook.md").read_text()
-    write_notebook(tmp_path / "in.ipynb", re.findall(r"```python\n(.*?)\n```", page, re.DOTALL))
-    command = ("jupyter", "nbconvert", "--execute", "--to", "notebook", "--output", "out.ipynb")
-    subprocess.run(
-        [sys.executable, "-m", *command, tmp_path / "in.ipynb"],
-        env=inside_environment,
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=300,
-        check=True,
-    )
-    cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
+    sources = re.findall(r"```python\n(.*?)\n```", page, re.DOTALL)
+    cells, _ = execute(tmp_path, sources, inside_environment)
     assert "0 of 3 hits" in shown(cells[2], "text/plain")
     assert "3 of 3 hits" in shown(cells[4], "text/plain")
     assert "3 of 3 hits" in shown(cells[5], "text/plain")

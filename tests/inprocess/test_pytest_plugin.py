@@ -18,9 +18,7 @@ from tests.inprocess.conftest import OWN_COUNTS
 pytestmark = pytest.mark.jax
 
 #: Writes at the end of each process what JAX itself has counted there.
-CONFTEST = (
-    OWN_COUNTS
-    + """
+CONFTEST = """
 import os, jax.numpy as jnp
 AT_IMPORT = jax.jit(lambda x: x + 1)(jnp.ones(3))
 
@@ -28,7 +26,6 @@ def pytest_sessionfinish(session):
     with open(f"own-{os.getpid()}.json", "w") as file:
         json.dump(own(), file)
 """
-)
 TESTS = """
 import unittest
 import jax, jax.numpy as jnp, pytest
@@ -93,28 +90,15 @@ class Suite:
             e.name == "jaxcache" for e in entry_points(group="pytest11")
         )
         self._plugin = () if registered else ("-p", "jaxcache.inprocess.pytest_plugin")
-        (directory / "conftest.py").write_text(CONFTEST)
+        (directory / "conftest.py").write_text(OWN_COUNTS + CONFTEST)
         (directory / "test_steps.py").write_text(TESTS)
 
     def run(self, *options: str, code: int = 0, prefix: tuple[str, ...] = (), **env: str) -> Any:
         for path in self.directory.glob("own-*"):
             path.unlink()
         without = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--strict-markers")
-        done = sh(
-            [
-                *prefix,
-                self._python,
-                "-m",
-                "pytest",
-                *without,
-                "-W",
-                "error",
-                *self._plugin,
-                *options,
-            ],
-            env=self._env | env,
-            cwd=self.directory,
-        )
+        python = (*prefix, self._python, "-m", "pytest", *without, "-W", "error")
+        done = sh([*python, *self._plugin, *options], env=self._env | env, cwd=self.directory)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
