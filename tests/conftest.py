@@ -27,6 +27,7 @@ import jaxcache.cache
 import jaxcache.cli
 import jaxcache.render
 import jaxcache.store
+from jaxcache.store.local import LocalStore
 
 pytest_plugins = ["acting", "bucket_fixtures"]
 
@@ -240,6 +241,14 @@ def spawn(
 
 
 MakeOnce = Callable[[str, Callable[[Path], None]], Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _reads_are_recorded() -> Iterator[None]:
+    """Take every mount for one that records reads; one that does not has tests of its own."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LocalStore, "keeps_atime", True)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,6 @@ from conftest import CORPUS
 from jaxcache import __version__
 from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, Event
 from jaxcache.core.names import OWN_DIR
-from jaxcache.store.local import LocalStore
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 INPUTS = GOLDEN / "inputs"
@@ -394,14 +393,13 @@ class World:
 
 @contextmanager
 def held_still() -> Iterator[None]:
-    """Hold the clock, the disk and the mount, and use one worker: none of them is under test."""
+    """Hold the clock and the disk, and use one worker: none of them is under test."""
     roomy = os.statvfs_result((4096, 4096, *[2**30] * 6, 0, 255))
     with (
         mock.patch.object(time, "time_ns", lambda: NOW_NS),
         mock.patch.object(time, "time", lambda: NOW_NS / 1e9),
         mock.patch.object(os, "sched_getaffinity", lambda _: {0}, create=True),
         mock.patch.object(os, "statvfs", lambda _: roomy),
-        mock.patch.object(LocalStore, "keeps_atime", True),
     ):
         yield
 

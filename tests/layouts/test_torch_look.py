@@ -87,6 +87,14 @@ def test_filters_sorting_and_keys_are_those_of_every_layout(run_cli: RunCli, gol
     assert [g["name"] for g in grouped["groups"]] == ["fxgraph", "aotautograd"]
 
 
+def test_an_aot_graph_is_without_the_seconds_of_the_fx_graph_it_was_compiled_with(
+    run_cli: RunCli, golden: Path
+) -> None:
+    """Two files have one key, with guards of their own, and so have the FX graphs below them."""
+    entries = told(run_cli, "ls", "-C", golden, "aotautograd-azx*")["entries"]
+    assert sorted(round(e["compile_seconds"], 1) for e in entries) == [1.1, 1.7]
+
+
 def test_a_plain_listing_opens_no_file(run_cli: RunCli, torch_cache: Path) -> None:
     for path in (torch_cache / "fxgraph").glob("*/*/*"):
         path.write_bytes(b"\0" * path.stat().st_size)

@@ -9,7 +9,8 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -169,10 +170,10 @@ def _read_facts(store: Store, files: Sequence[GraphFile]) -> Iterator[GraphFacts
 def make_scan(inventory: TorchInventory, facts: dict[str, GraphFacts]) -> TorchScan:
     """Put names and facts together as entries."""
     graphs = [g for g in inventory.graphs if not facts.get(g.info.name, _UNREAD).gone]
-    inner: dict[str, GraphFacts] = {}
+    inner: defaultdict[str, list[GraphFacts]] = defaultdict(list)
     for graph in graphs:
         if graph.tier == "fxgraph" and graph.info.name in facts:
-            inner.setdefault(graph.key, facts[graph.info.name])
+            inner[graph.key].append(facts[graph.info.name])
     rule = LastUses(time.time_ns())
     entries = [_entry(g, facts.get(g.info.name, _UNREAD), inner, rule) for g in graphs]
     problems = [
@@ -184,11 +185,11 @@ def make_scan(inventory: TorchInventory, facts: dict[str, GraphFacts]) -> TorchS
 
 
 def _entry(
-    file: GraphFile, facts: GraphFacts, inner: dict[str, GraphFacts], rule: LastUses
+    file: GraphFile, facts: GraphFacts, inner: Mapping[str, list[GraphFacts]], rule: LastUses
 ) -> GraphEntry:
     info = file.info
     use = rule.of(FileDates(info.mtime_ns, info.atime_ns, changed_ns=info.ctime_ns or None))
-    below = [inner[key] for key in facts.references if key in inner]
+    below = [_compiled_within(facts, inner[key]) for key in facts.references if key in inner]
     # The FX graphs of an AOT graph show where it comes from.
     names = ("torch_version", "source", "function")
     origin: dict[str, Any] = {
@@ -225,6 +226,12 @@ _UNREAD = GraphFacts()
 _SHARED = {f.name for f in fields(GraphFacts)} & {f.name for f in fields(GraphEntry)} - {
     *("problems", "references", "torch_version", "source", "function")
 }
+
+
+def _compiled_within(graph: GraphFacts, files: Sequence[GraphFacts]) -> GraphFacts:
+    """The file of an FX graph that was compiled as a part of ``graph``: the longest that fits."""
+    fitting = [f for f in files if (f.seconds or 0.0) <= (graph.seconds or 0.0)]
+    return max(fitting or files, key=lambda f: f.seconds or 0.0)
 
 
 def _own_seconds(facts: GraphFacts, below: Sequence[GraphFacts]) -> float | None:
