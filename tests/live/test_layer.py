@@ -9,7 +9,7 @@ from processes import sh
 
 from live.conftest import PROGRAM, RunLive, entries, live_environment
 from live.machines import PORTABLE
-from live.test_leases import start_together
+from live.test_loading import start_together
 from live.test_tiers import UNREACHABLE
 
 pytestmark = pytest.mark.jax
