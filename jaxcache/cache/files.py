@@ -550,9 +550,7 @@ def _delete_scratch(top: str) -> None:
 def find_leftovers(store: Store) -> Iterator[FileInfo]:
     """Yield temporary files below the root, whether or not they are in use."""
     for directory in (OWN_DIR, AUTOTUNE_DIR):
-        for info in store.walk(directory):
-            if is_temporary(info.name):
-                yield info
+        yield from (info for info in store.walk(directory) if is_temporary(info.name))
 
 
 def is_temporary(name: str) -> bool:

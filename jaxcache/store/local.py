@@ -72,11 +72,10 @@ class LocalStore:
         try:
             with self.directory(lead) as fd, os.scandir(fd) as names:
                 # Taken off the end, because an item keeps its status as long as it lives.
-                items = sorted(names, key=attrgetter("name"), reverse=True)
+                wanted = (item for item in names if item.name.startswith(start))
+                items = sorted(wanted, key=attrgetter("name"), reverse=True)
                 while items:
                     item = items.pop()
-                    if start and not item.name.startswith(start):
-                        continue
                     try:
                         status = item.stat(follow_symlinks=False)
                     except OSError:

@@ -135,8 +135,7 @@ def _check_whole(
             return _SOUND[sealed]
     with store.open(file.info.name) as opened:
         problems = _check_payload(opened, file, recorded, decode)
-        opened.seek(0)
-        sealed = codec.read_entry_header(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
+        sealed = _is_sealed(opened, file)
     if sealed:  # a right checksum outweighs a record
         problems = [p for p in problems if p.kind not in _BY_RECORD]
     proven = not problems and (sealed or recorded is not None)
@@ -229,22 +228,19 @@ def check(
     def check(file: EntryFile) -> EntryCheck:
         if options.level == "quick":
             return _catching(_walk_frame, store, file)
-        if not options.decode:
-            return check_entry(store, file, known_of(file), decode=False)
-        with budget.take(_held_bytes(store, file)):
-            return check_entry(store, file, known_of(file), decode=True)
+        with budget.take(_held_bytes(store, file) if options.decode else 0):
+            return check_entry(store, file, known_of(file), decode=options.decode)
 
     elsewhere = _to_spread(store, files, options)
     # zstd lets the interpreter go, so that threads help where much is decompressed.
     jobs = max(options.jobs or 1, REQUESTS_AT_ONCE if store.remote else 1)
     names = {f.info.name for f in elsewhere}
-    here = [f for f in files if f.info.name not in names]
-    threaded = [
-        f
-        for f in here
-        if store.remote or ((options.jobs or 1) > 1 and f.info.size_bytes > SMALL_BYTES)
-    ]
-    names = {f.info.name for f in threaded}
+    here: list[EntryFile] = []
+    threaded: list[EntryFile] = []
+    for file in files:
+        if file.info.name not in names:
+            is_large = (options.jobs or 1) > 1 and file.info.size_bytes > SMALL_BYTES
+            (threaded if store.remote or is_large else here).append(file)
     with ThreadPoolExecutor(jobs) as pool:
         running = [(f, pool.submit(check, f)) for f in threaded]
         try:
@@ -255,8 +251,7 @@ def check(
                 )
                 yield from zip((f.info.name for f in elsewhere), checks, strict=True)
             for file in here:
-                if file.info.name not in names:
-                    yield file.info.name, check(file)
+                yield file.info.name, check(file)
             for file, future in running:
                 yield file.info.name, future.result()
         finally:
@@ -297,11 +292,12 @@ def _walk_frame(store: Store, file: EntryFile) -> EntryCheck:
     """Follow the block headers of an entry to its end."""
     with store.open(file.info.name) as opened:
         codec.check_frame(opened, file.info.size_bytes)
-        opened.seek(0)
-        sealed = codec.read_entry_header(
-            opened.read(codec.HEAD_BYTES), file.info.size_bytes
-        ).checksum
-    return EntryCheck(unsealed=not sealed)
+        return EntryCheck(unsealed=not _is_sealed(opened, file))
+
+
+def _is_sealed(opened: BinaryIO, file: EntryFile) -> bool:
+    opened.seek(0)
+    return codec.read_entry_header(opened.read(codec.HEAD_BYTES), file.info.size_bytes).checksum
 
 
 def check_beside(
