@@ -232,6 +232,14 @@ def test_the_runs_of_another_program_are_not_its_own(tmp_path: Path) -> None:
     assert history(tmp_path, "2" * 16) == ()
 
 
+def test_the_newest_run_comes_first_and_none_from_after_the_time_asked_for(tmp_path: Path) -> None:
+    for number in (1, 3, 2):
+        runs.record_run(str(tmp_path), "0" * 16, run(at=float(number), argv=(str(number),)))
+    assert [r.at for r in history(tmp_path)] == [3, 2, 1]
+    earlier = runs.read_history(str(tmp_path), "0" * 16, "main.py", before=3.0)
+    assert [r.at for r in earlier] == [2, 1]
+
+
 def test_there_is_no_history_without_a_cache(tmp_path: Path) -> None:
     assert history(tmp_path) == ()
     assert history(tmp_path / "gone") == ()

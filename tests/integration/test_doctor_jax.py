@@ -320,9 +320,11 @@ def test_mixed_builds(
     assert "mixed-jaxlib-builds" not in traps(document)
     assert len(document["interpreter"]["jaxlib_digest"]) == 64
     facts = {"jaxlib_version": document["interpreter"]["jaxlib_version"]}
-    key = step_runs.cold["modules"][0]["key"]
-    other = Event(key, COMPILE, time.time_ns(), {**facts, "jaxlib_digest": "ab" * 32})
-    assert append(open_store(str(step_cache)), [other])
+    keys = [module["key"] for module in step_runs.cold["modules"][:2]]
+    older = {"jaxlib_version": "0.0.1", "jaxlib_digest": "cd" * 32}  # of which there is one build
+    builds = ({**facts, "jaxlib_digest": "ab" * 32}, older)
+    events = [Event(k, COMPILE, time.time_ns(), b) for k, b in zip(keys, builds, strict=True)]
+    assert append(open_store(str(step_cache)), events)
     found = traps(doctor(step_cache, each_jax_python))
     assert "2 builds" in found["mixed-jaxlib-builds"]["seen"]
 

@@ -131,6 +131,15 @@ def test_diff_compares_code_and_not_times(
     assert run_cli("diff", corpus / "0.10.2-cpu-zstd", golden).returncode == 2
 
 
+def test_diff_leaves_damaged_graphs_out(run_cli: RunCli, golden: Path, torch_cache: Path) -> None:
+    graph = min((torch_cache / "fxgraph").glob("*/*/*"))
+    os.truncate(graph, 100)
+    found = told(run_cli, "diff", torch_cache, golden, code=1)
+    assert [d["file"] for d in found["left"]["damaged"]] == [str(graph.relative_to(torch_cache))]
+    assert [e["key"] for e in found["only_right"]] == [f"fxgraph-{graph.parent.name}"]
+    assert (found["left"]["entries"], found["differing"]) == (found["right"]["entries"] - 1, [])
+
+
 def hostile_bundle(name: str, content: bytes) -> bytes:
     """A bundle of one file that is right in every other respect."""
     file = {"name": name, "size_bytes": len(content), "created_ns": 0}
