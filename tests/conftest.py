@@ -71,13 +71,6 @@ def clean_environment(home: Path) -> dict[str, str]:
     return env
 
 
-#: Directories and files whose commands get a process each: signals, mounts, servers.
-_SPAWNING = {
-    "store",
-    "test_mount",
-    "test_shared_directory",
-}
-
 #: Variables that decide which modules a Python finds.
 _OF_PYTHON = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONHOME", "PYTHONNOUSERSITE"}
 
@@ -94,10 +87,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture
-def run_cli(request: pytest.FixtureRequest, tmp_path: Path, spawn_cli: RunCli) -> RunCli:
+def run_cli(tmp_path: Path, spawn_cli: RunCli) -> RunCli:
     """Run ``jaxcache ARG…`` in this process, away from the caller's settings."""
-    if {request.path.parent.name, request.path.stem} & _SPAWNING:
-        return spawn_cli
     from command_line import run_in_process
 
     def run(
@@ -352,6 +343,12 @@ def torch_python() -> str:
 def cache(tmp_path: Path) -> Path:
     """Where a cache may come to be."""
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Where entries of another cache may go."""
+    return tmp_path / "here"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What one user leaves in a directory, its owner and the other members of a group can change."""
+"""What one user leaves in a directory, its owner and other members of a group can change."""
 
 import ctypes  # noqa: F401 - which other users may not be able to read
 import os
@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.core.atomic import hold_lockfile, open_directory
 from jaxcache.live.files import quarantine_entry, write_stamp, write_whole
+from jaxcache.store import open_store
 from jaxcache.store.local import LocalStore
 
 OWNER, MEMBER, GROUP = 65534, 65532, 65533
@@ -155,18 +157,14 @@ def test_a_lock_that_another_user_made_is_taken(shared: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "bits"), [(0o777, 0o006), (0o1777, 0), (0o755, 0)])
-def test_strangers_may_write_where_they_may_in_the_directory(
-    shared: Path, mode: int, bits: int
-) -> None:
+def test_strangers_may_write_where_they_may(shared: Path, mode: int, bits: int) -> None:
     """In a sticky directory nobody may change what another has written."""
     shared.chmod(mode)
     LocalStore(shared).write("a-atime", [b"x" * 8])
     assert (shared / "a-atime").stat().st_mode & 0o002 == bits & 0o002
 
 
-def test_seal_keeps_access_lists_and_attributes_and_drops_setuid(
-    run_cli: RunCli, owned: Path
-) -> None:
+def test_seal_keeps_access_lists_and_drops_setuid(run_cli: RunCli, owned: Path) -> None:
     path = min(owned.glob("*-cache"))
     entries = [(1, 6, -1), (2, 6, MEMBER), (4, 4, -1), (0x10, 6, -1), (0x20, 0, -1)]
     acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *e) for e in entries)
@@ -214,3 +212,40 @@ def test_members_can_write_to_all_that_a_running_program_has_left(shared: Path) 
     as_user(OWNER, lambda: write_to_all(shared))
     as_user(OWNER, lambda: leave_as_a_running_program_does(shared))
     assert len([*(shared / ".jaxcache" / "quarantine").iterdir()]) == 2
+
+
+# The commands that write, on a mount without hard links.
+
+
+def test_every_command_writes_without_hard_links(
+    run_cli: RunCli, without_links: Path, corpus: Path, tmp_path: Path
+) -> None:
+    source, cache, bundle = tmp_path / "source", without_links / "cache", tmp_path / "x.jxb"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", source, copy_function=shutil.copyfile)
+    assert run_cli("pin", "*", "-C", source).returncode == 0
+    keys = {p.name for p in source.glob("*-cache")}
+    key = without_links / "keys" / "ours"
+    for arguments in (
+        ("export", bundle, "-C", source),
+        ("import", bundle, "-C", cache, "--atomic"),
+        ("pin", "*", "-C", cache),
+        ("copy", cache, without_links / "copy"),
+        ("trust", "keygen", key),
+    ):
+        done = run_cli(*arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+    assert {p.name for p in cache.glob("*-cache")} == keys
+    assert {p.name for p in (without_links / "copy").glob("*-cache")} == keys
+    assert Ledger.load(open_store(str(cache)))
+    assert key.stat().st_mode & 0o777 == 0o600
+    damaged = min(cache.glob("*-cache"))
+    sound = damaged.read_bytes()
+    damaged.write_bytes(sound[:-5])
+    os.utime(damaged, (1_700_000_000, 1_700_000_000))
+    assert run_cli("verify", "--fix", "-C", cache).returncode == 0
+    (quarantined,) = cache.glob(".jaxcache/quarantine/*/*-cache")
+    assert quarantined.name == damaged.name
+    quarantined.write_bytes(sound)
+    assert run_cli("verify", "--restore", "-C", cache).returncode == 0
+    assert damaged.exists()
+    assert not list(without_links.rglob(".jaxcache-tmp-*"))

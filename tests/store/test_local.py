@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conformance import StoreConformance
 from filelock import FileLock
 from processes import sh
-
-sys.path.insert(0, str(Path(__file__).parent))
-from conformance import StoreConformance
 
 from jaxcache.core import atomic
 from jaxcache.errors import LockedError, NoCacheError
@@ -76,9 +74,7 @@ class TestSystemWithoutRenameat2(StoreConformance):
         atomic._renameat2.cache_clear()
 
 
-def test_two_that_write_a_new_file_without_links_do_not_replace_each_other(
-    without_links: Path,
-) -> None:
+def test_two_that_write_a_new_file_without_links(without_links: Path) -> None:
     script = (
         "import sys; from jaxcache.store.local import LocalStore; "
         "from jaxcache.store.base import ExistsError\n"
@@ -225,9 +221,7 @@ def test_a_killed_write_leaves_only_a_temporary_name(tmp_path: Path) -> None:
     assert not (tmp_path / left).exists()
 
 
-def test_a_move_that_fails_half_way_has_moved_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_move_that_fails_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a move is a link and an unlink, as on macOS."""
     monkeypatch.setattr(atomic, "_rename_without_replacing", lambda *_: False)
     (tmp_path / "a").write_bytes(b"x")
@@ -263,9 +257,7 @@ def refuse_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fchmod", fchmod)
 
 
-def test_a_rewrite_that_cannot_keep_the_mode_leaves_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mode_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")
     path.chmod(0o646)  # which no umask in use gives a new file
@@ -278,9 +270,7 @@ def test_a_rewrite_that_cannot_keep_the_mode_leaves_the_file(
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_rewrite_sets_no_mode_that_a_new_file_has_anyway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mode_that_need_not_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a mount without permissions, all files have the same."""
     store = LocalStore(tmp_path)
     store.write("a", [b"old"])

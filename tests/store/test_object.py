@@ -1,25 +1,28 @@
 """The object store: the conformance suite against a real S3 server and in memory; faults."""
 
 import hashlib
-import logging
+import json
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
-from object_server import Proxy, S3Server, Seen, times
-from processes import sh
-
-sys.path.insert(0, str(Path(__file__).parent))
 from conformance import StoreConformance
+from conftest import REPOSITORY, RunCli, clean_environment
+from object_server import CREDENTIALS, Proxy, S3Server, Seen, times
+from processes import sh
 
 from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store import make_store, open_store
 from jaxcache.store.base import ExistsError, MissingError, NewFile, Store, StoreError
+from jaxcache.store.concurrency import map_ordered
+from jaxcache.store.object import retry
+from jaxcache.store.object import store as object_store
 from jaxcache.store.object.retry import TRAFFIC
 from jaxcache.store.object.store import open_object_store
 from jaxcache.units import format_install
@@ -80,36 +83,12 @@ def test_urls_that_make_no_sense(url: str, code: str) -> None:
     assert "secret" not in caught.value.message
 
 
-def test_a_bucket_that_is_not_there(s3: Proxy) -> None:
-    store = open_store("s3://no-such-bucket/x")
-    for attempt in (lambda: list(store.list()), lambda: store.write("a", [b"x"])):
-        with pytest.raises(NoCacheError) as caught:
-            attempt()
-        assert caught.value.code == "no-bucket"
-        assert "s3://no-such-bucket/x" in caught.value.message
-
-
-def test_no_credentials_at_all(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(NoCacheError) as caught:
-        list(open_store(bucket).list())
-    assert caught.value.code == "no-credentials"
-    assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
-
-
 def test_every_scheme_of_a_service_has_its_hint(bucket: str, s3: Proxy) -> None:
     s3.fault = times(99, 401, "list")
     with pytest.raises(NoCacheError) as caught:
         list(open_store(bucket.replace("s3://", "s3a://")).list())
     assert caught.value.code == "no-credentials"
     assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
-
-
-def test_nobody_listens(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(NoCacheError) as caught:
-        list(open_store(bucket).list())
-    assert caught.value.code == "no-network"
 
 
 @pytest.mark.parametrize(
@@ -185,21 +164,6 @@ def test_a_write_whose_answer_was_lost_has_happened(bucket: str, s3: Proxy) -> N
     assert store.info("a").etag == changed.etag
 
 
-def test_throttling_slows_down_and_says_so(
-    bucket: str, s3: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = open_store(bucket)
-    before = TRAFFIC.throttled
-    s3.fault = times(2, 503, "put")
-    store.write("a", [b"x"])
-    s3.fault = times(1, 429, "get")
-    assert store.read("a", limit=1) == b"x"
-    assert TRAFFIC.throttled - before == 3
-    said = [r.message for r in caplog.records if r.levelno == logging.WARNING]
-    assert len(said) == 1, "once in a while is enough"
-    assert f"{bucket} asks to slow down" in said[0]
-
-
 def test_an_object_that_is_not_what_was_sent_is_refused(bucket: str, s3_server: S3Server) -> None:
     store = open_store(bucket)
     store.write("a", [b"good"])
@@ -219,18 +183,18 @@ def test_a_time_that_no_file_can_have_is_none(bucket: str, s3_server: S3Server) 
         assert abs(info.mtime_ns - time.time_ns()) < 10**13  # when it was put
 
 
-def test_an_object_larger_than_any_is_not_copied(
-    bucket: str, s3: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jaxcache.store.object.store.MAX_OBJECT_BYTES", 10)
+@pytest.mark.parametrize("most", [9, 10])
+def test_an_object_larger_than_any(bucket: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     store = open_store(bucket)
     store.write("a", [b"x" * 10])
-    with store.open("a") as file:
-        assert file.read() == b"x" * 10
-    monkeypatch.setattr("jaxcache.store.object.store.MAX_OBJECT_BYTES", 9)
-    with pytest.raises(StoreError) as caught:
-        store.open("a")
-    assert caught.value.code == "too-large"
+    monkeypatch.setattr("jaxcache.store.object.store.MAX_OBJECT_BYTES", most)
+    if most == 10:
+        with store.open("a") as file:
+            assert file.read() == b"x" * 10
+    else:
+        with pytest.raises(StoreError) as caught:
+            store.open("a")
+        assert caught.value.code == "too-large"
 
 
 def test_a_name_that_sounds_like_an_error_is_missing_like_any_other(bucket: str) -> None:
@@ -248,9 +212,7 @@ def test_an_object_that_no_path_can_name_is_told(bucket: str, s3_server: S3Serve
     assert caught.value.hint
 
 
-def test_a_long_listing_is_paged_and_a_page_that_fails_is_asked_again(
-    bucket: str, s3: Proxy, s3_server: S3Server
-) -> None:
+def test_a_page_that_fails_is_asked_again(bucket: str, s3: Proxy, s3_server: S3Server) -> None:
     store = open_store(bucket)
     names = [f"jit_f-{i:064x}-cache" for i in range(2_100)]
     others = [f".jaxcache/quarantine/x/{i}" for i in range(2_100)]
@@ -345,9 +307,7 @@ def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     process.communicate()
 
 
-def test_a_web_server_without_webdav_is_read_by_name_and_never_listed_or_written(
-    web: tuple[Path, str],
-) -> None:
+def test_a_web_server_without_webdav_is_read_by_name(web: tuple[Path, str]) -> None:
     directory, url = web
     store = open_store(url)
     (directory / "a-cache").write_bytes(b"onetwo")
@@ -366,6 +326,129 @@ def test_a_web_server_without_webdav_is_read_by_name_and_never_listed_or_written
     assert (directory / "a-cache").read_bytes() == b"onetwo"
 
 
-def test_no_web_server_at_all() -> None:
-    with pytest.raises(NoCacheError):
-        list(open_store("http://127.0.0.1:9/x").list())
+# Servers that mean harm, and settings that would send requests where nobody wants them.
+
+
+@pytest.fixture
+def hostile(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The endpoint of a server that does what the mode says."""
+    process = subprocess.Popen(
+        [sys.executable, REPOSITORY / "tests" / "helpers" / "hostile_bucket.py", request.param],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout
+    yield f"http://127.0.0.1:{process.stdout.readline().split()[0]}"
+    process.kill()
+    process.communicate()
+
+
+def requests_at(endpoint: str) -> int:
+    with urllib.request.urlopen(f"{endpoint}/seen") as answer:
+        return len(json.load(answer))
+
+
+#: As the command line, with less patience for a listing that gives nothing.
+IMPATIENT = (
+    "import sys; from jaxcache.store.object import listing; listing.PAGE_SECONDS = 2.0\n"
+    "from jaxcache.cli.main import run; sys.exit(run(sys.argv[1:]))"
+)
+
+
+@pytest.mark.parametrize(
+    "hostile", ["page", "empty", "large", "long", "wide", "trickle"], indirect=True
+)
+def test_a_listing_that_never_ends_is_given_up(hostile: str, tmp_path: Path) -> None:
+    limits = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))\n"
+    done = sh(
+        [sys.executable, "-c", limits + IMPATIENT, "ls", "-C", "s3://b/x"],
+        env=clean_environment(tmp_path) | CREDENTIALS | {"AWS_ENDPOINT_URL": hostile},
+    )
+    assert done.returncode == 10, done.stderr
+    assert "[bad-listing]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert requests_at(hostile) < 20_000
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "not a url",
+        "",
+        "http://",
+        "127.0.0.1:9",
+        "http://127.0.0.1:99999",
+        "http://[::1",
+        "ftp://x",
+        "http://me:hunter2@127.0.0.1:9",
+        "http://127.0.0.1:9/?sig=hunter2",
+    ],
+)
+def test_an_endpoint_that_is_none_is_refused(run_cli: RunCli, endpoint: str) -> None:
+    done = run_cli(
+        "ls", "-C", "s3://b/x", "--debug", env={**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}
+    )
+    assert done.returncode == 2, done.stderr
+    assert "AWS_ENDPOINT_URL" in done.stderr
+    assert "[bad-url]" in done.stderr
+    for word in ("hunter2", "panicked", "PanicException"):
+        assert word not in done.stderr
+
+
+@pytest.mark.parametrize("url", ["s3://b/x", "gs://b/x", "az://b/x"])
+@pytest.mark.parametrize("hostile", ["page"], indirect=True)
+def test_the_metadata_address_is_asked_only_where_somebody_wants_that(
+    run_cli: RunCli, hostile: str, url: str, tmp_path: Path
+) -> None:
+    env = {"AZURE_STORAGE_ACCOUNT_NAME": "me", "AWS_REGION": "us-east-1", "HOME": str(tmp_path)}
+    done = run_cli("ls", "-C", url, env=env)
+    assert done.returncode == 10, done.stderr
+    assert "JAXCACHE_INSTANCE_CREDENTIALS" in done.stderr
+    if url.startswith("s3"):
+        run_cli("ls", "-C", url, env={**env, "AWS_METADATA_ENDPOINT": hostile})
+        assert requests_at(hostile) > 0
+
+
+@pytest.mark.parametrize("hostile", ["drip"], indirect=True)
+def test_a_dripping_object(hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte is in time for the connection, and all of them are not in time for the request."""
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": hostile}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(object_store._CLIENT, "timeout", timedelta(seconds=1))
+    monkeypatch.setattr(retry, "_REPEAT_SECONDS", 0.5)
+    store = open_store("s3://b/x")
+    with pytest.raises(JaxcacheError):
+        store.fetch("jit_f-cache", limit=1 << 20)
+    assert requests_at(hostile) == 1
+
+
+# Requests ahead of their use: in order, and no more at once than the budget takes.
+
+
+def test_no_more_is_under_way_than_the_budget_takes() -> None:
+    lock, held, most = threading.Lock(), 0, 0
+
+    def work(cost: int) -> int:
+        nonlocal held, most
+        with lock:
+            held += cost
+            most = max(most, held)
+        time.sleep(0.001)
+        with lock:
+            held -= cost
+        return cost
+
+    costs = [1 + n % 3 for n in range(200)] + [50] + [1] * 20
+    found = list(map_ordered(work, costs, workers=8, cost=lambda c: c, budget=6, wait=True))
+    assert found == costs
+    assert most == 50  # alone
+
+
+@pytest.mark.parametrize("workers", [1, 2, 32])
+def test_requests_ahead_keep_the_order(workers: int) -> None:
+    asked = iter(range(50))
+    assert list(map_ordered(str, asked, workers=workers)) == [str(n) for n in range(50)]
+    assert list(map_ordered(str, (), workers=workers)) == []
+    assert list(map_ordered(str, (1,), workers=workers)) == ["1"]
