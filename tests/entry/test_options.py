@@ -177,9 +177,7 @@ def test_a_device_assignment_has_bounds() -> None:
         ({}, None),
     ],
 )
-def test_the_directory_is_told_by_the_paths_below_it(
-    flags: dict[int, bytes], directory: str | None
-) -> None:
+def test_the_directory_is_told_by_paths(flags: dict[int, bytes], directory: str | None) -> None:
     debug = b"".join(forge.message(n, path) for n, path in flags.items())
     found = read_options(None, memoryview(forge.message(14, debug)), Budget())
     assert found.written_in_cache_dir == directory
