@@ -1,5 +1,7 @@
 """``prune`` and ``rm`` in a cache of torch's compilers: whole units, in dependency order."""
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +19,9 @@ from ways import told
 
 import jaxcache
 from jaxcache.layouts.torch.names import digest_of
+from jaxcache.layouts.torch.units import hold_lock
+from jaxcache.store.base import StoreError
+from jaxcache.store.local import LocalStore
 
 KINDS = ["aotautograd/", "fxgraph/", ".py", ".main."]
 
@@ -43,9 +48,7 @@ def sound(run_cli: RunCli, cache: Path) -> bool:
     return not told(run_cli, "verify", "-C", cache)["problems"]
 
 
-def test_duplicates_go_first_and_the_first_by_name_stays(
-    run_cli: RunCli, torch_cache: Path
-) -> None:
+def test_duplicates_go_first(run_cli: RunCli, torch_cache: Path) -> None:
     before = size(torch_cache)
     done = run(run_cli, "prune", torch_cache, "--max-size", f"{before - 1}", "-y")
     assert {r["reason"] for r in done["removed"]} == {"duplicate"}
@@ -131,9 +134,7 @@ def test_code_without_a_graph_stays_where_the_limit_is_met(run_cli: RunCli, tmp_
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])
-def test_what_units_share_counts_once_it_is_free(
-    run_cli: RunCli, tmp_path: Path, policy: str
-) -> None:
+def test_what_is_shared_counts_once(run_cli: RunCli, tmp_path: Path, policy: str) -> None:
     """Four small graphs need one large one, and so do four others: the first four free enough."""
     cache = tmp_path / "shared"
     for n, letter in enumerate("bc"):
@@ -152,9 +153,7 @@ def test_what_units_share_counts_once_it_is_free(
     assert {r["key"].partition("-")[2][1] for r in done["removed"]} == {"b"}
 
 
-def test_graphs_whose_guards_differ_late_are_no_duplicates(
-    run_cli: RunCli, torch_cache: Path
-) -> None:
+def test_guards_that_differ_late(run_cli: RunCli, torch_cache: Path) -> None:
     key = "f" + "a" * 51
     for size in ("64", "65"):
         guards = " and ".join(["s0 < 4096"] * 300) + f" and s0 != {size}"
@@ -166,9 +165,7 @@ def test_graphs_whose_guards_differ_late_are_no_duplicates(
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])
 @pytest.mark.parametrize("share", [0.8, 0.5, 0.3])
-def test_a_bound_holds_and_what_stays_is_whole(
-    run_cli: RunCli, torch_cache: Path, share: float, policy: str
-) -> None:
+def test_a_bound_holds(run_cli: RunCli, torch_cache: Path, share: float, policy: str) -> None:
     bound = int(size(torch_cache) * share)
     args = ("--max-size", f"{bound}", "--policy", policy)
     planned = run(run_cli, "prune", torch_cache, *args, "-n")
@@ -180,20 +177,14 @@ def test_a_bound_holds_and_what_stays_is_whole(
     )
     assert sound(run_cli, torch_cache)
     assert len(probes(torch_cache)) == 12
-
-
-def test_cost_keeps_what_took_longest(run_cli: RunCli, torch_cache: Path) -> None:
-    bound = size(torch_cache) // 2
-    run(run_cli, "prune", torch_cache, "--max-size", str(bound), "-y")
-    assert "scale" in {e["function"] for e in graphs(run_cli, torch_cache)}
+    if (share, policy) == (0.5, "cost"):  # which keeps what took longest
+        assert "scale" in {e["function"] for e in graphs(run_cli, torch_cache)}
 
 
 @pytest.mark.parametrize(
     "name", ["precompiled_headers/ab/pch.h.gch", "gcc/bin/g++", "triton/0/h/k.cubin", "quack/k.o"]
 )
-def test_what_is_never_removed_counts_against_no_limit(
-    run_cli: RunCli, torch_cache: Path, name: str
-) -> None:
+def test_what_stays_anyway_does_not_count(run_cli: RunCli, torch_cache: Path, name: str) -> None:
     """Headers that torch compiles ahead lie in its own directory: hundreds of megabytes."""
     counted = size(torch_cache)
     path = torch_cache / name
@@ -210,9 +201,7 @@ def test_what_is_never_removed_counts_against_no_limit(
     assert path.exists()
 
 
-def test_a_limit_first_takes_what_a_compile_with_the_caches_off_left(
-    run_cli: RunCli, torch_cache: Path
-) -> None:
+def test_a_limit_takes_leftovers_first(run_cli: RunCli, torch_cache: Path) -> None:
     left = torch_cache / "tmpabcdefgh" / "ab" / "code.py"
     left.parent.mkdir(parents=True)
     left.write_bytes(bytes(8_000_000))
@@ -234,21 +223,16 @@ def test_what_is_kept_keeps_what_it_needs(run_cli: RunCli, torch_cache: Path) ->
     assert sound(run_cli, torch_cache)
 
 
-def test_rm_of_a_graph_takes_what_only_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
+@pytest.mark.parametrize("kind", ["aotautograd", "fxgraph"])
+def test_rm_takes_what_is_useless_then(run_cli: RunCli, torch_cache: Path, kind: str) -> None:
     loss = two_tier_graph(run_cli, torch_cache)
     before = files(torch_cache).keys()
-    done = run(run_cli, "rm", torch_cache, loss["hash"], "-y")
-    assert len(done["removed"]) == 9  # AOT, two FX, two .py, two kernels and their source
-    assert before - files(torch_cache).keys() == {r["file"] for r in done["removed"]}
-    assert sound(run_cli, torch_cache)
-
-
-def test_rm_of_an_fx_graph_takes_what_is_useless_without_it(
-    run_cli: RunCli, torch_cache: Path
-) -> None:
-    loss = two_tier_graph(run_cli, torch_cache)
-    done = run(run_cli, "rm", torch_cache, loss["references"][1], "-y")
-    assert loss["file"] in {r["file"] for r in done["removed"]}
+    key = loss["hash"] if kind == "aotautograd" else loss["references"][1]
+    done = run(run_cli, "rm", torch_cache, key, "-y")
+    removed = {r["file"] for r in done["removed"]}
+    assert loss["file"] in removed
+    assert len(removed) == 9 or kind == "fxgraph"  # AOT, two FX, two .py, two kernels, their source
+    assert before - files(torch_cache).keys() == removed
     assert sound(run_cli, torch_cache)
 
 
@@ -265,9 +249,7 @@ def test_orphans_are_code_that_no_graph_needs(run_cli: RunCli, torch_cache: Path
     assert not temp.exists()
 
 
-def test_directories_of_compiles_with_the_caches_off_are_no_fault_and_orphans(
-    run_cli: RunCli, torch_cache: Path
-) -> None:
+def test_directories_of_compiles_with_caches_off(run_cli: RunCli, torch_cache: Path) -> None:
     """Torch makes one in its cache for each such compile, and leaves it there."""
     fresh = torch_cache / "tmpsz_xyqph"
     source = first_file(torch_cache, "*/*.main.cpp")
@@ -282,24 +264,6 @@ def test_directories_of_compiles_with_the_caches_off_are_no_fault_and_orphans(
     done = run(run_cli, "prune", torch_cache, "--orphans", "-y")
     assert {r["file"].partition("/")[0] for r in done["removed"]} == {fresh.name}
     assert not files(fresh)
-
-
-def test_code_of_a_graph_that_could_not_be_opened_is_no_orphan(
-    run_cli: RunCli, torch_cache: Path
-) -> None:
-    large = first_file(torch_cache, "fxgraph/*/*/*")
-    os.truncate(large, (64 << 20) + 1)
-    os.utime(large, ns=(0, 0))
-    done = run(run_cli, "prune", torch_cache, "--orphans", "-n")
-    assert {r["reason"] for r in done["removed"]} == {"duplicate"}
-
-
-def test_young_graphs_are_protected(run_cli: RunCli, torch_cache: Path) -> None:
-    for path in torch_cache.rglob("*"):
-        os.utime(path)
-    done = run(run_cli, "prune", torch_cache, "--max-size", "1", "-y", code=3)
-    assert done["removed"] == []
-    assert done["unmet"] == ["max-size"]
 
 
 def test_a_kernel_that_is_being_compiled_stays(run_cli: RunCli, torch_cache: Path) -> None:
@@ -319,14 +283,6 @@ def test_nothing_to_bound_is_a_usage_error(run_cli: RunCli, torch_cache: Path) -
     assert run_cli("prune", "-C", torch_cache, "--legacy", "-y").returncode == 2
 
 
-def test_without_grace_beside_a_live_compile_it_warns(run_cli: RunCli, torch_cache: Path) -> None:
-    command = ("prune", "-C", torch_cache, "--max-size", "1", "--dry-run")
-    os.utime(first_file(torch_cache, "fxgraph/*/*/*"))
-    assert "warning" not in run_cli(*command).stderr
-    warned = run_cli(*command, "--grace", "0s").stderr
-    assert "warning: 1 of these were written less than 60 s ago" in warned
-
-
 def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
     listed = graphs(run_cli, torch_cache)
     key = next(e["key"] for e in listed if e["module"] == "aotautograd")
@@ -344,19 +300,28 @@ def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cach
     assert run_cli("rm", "-C", torch_cache, key, "-y").returncode == 0
 
 
-@pytest.mark.parametrize("kind", ["aotautograd", "fxgraph"])
-def test_rm_of_a_graph_that_cannot_be_read_is_partial(
-    run_cli: RunCli, torch_cache: Path, kind: str
-) -> None:
+def make_unreadable(graph: Path) -> None:
+    """Make a graph too large to be read."""
+    os.truncate(graph, (64 << 20) + 1)
+    os.utime(graph, ns=(0, 0))
+
+
+@pytest.mark.parametrize("kind", ["aotautograd", "fxgraph", "another"])
+def test_rm_of_an_unreadable_graph(run_cli: RunCli, torch_cache: Path, kind: str) -> None:
+    """And whole where only another graph cannot."""
     loss = two_tier_graph(run_cli, torch_cache)
-    key = loss["hash"] if kind == "aotautograd" else loss["references"][0]
-    (graph,) = torch_cache.rglob(f"{key}/*")
-    os.truncate(graph, (64 << 20) + 1)  # too large to be read
+    of = {"aotautograd": [loss["hash"]], "fxgraph": loss["references"][:1]}.get(kind)
+    graph = next(
+        path
+        for path in (*torch_cache.glob("aotautograd/*/*"), *torch_cache.glob("fxgraph/*/*/*"))
+        if (path.parent.name in of if of else loss["hash"] not in path.parts)
+    )
+    make_unreadable(graph)
     name = str(graph.relative_to(torch_cache))
     done = run_cli("rm", "-C", torch_cache, loss["hash"], "-y")
-    assert done.returncode == 3, done.stderr
-    assert f"{name} cannot be read (" in done.stderr
-    assert not graph.exists()
+    assert done.returncode == (3 if of else 0), done.stderr
+    assert (f"{name} cannot be read (" in done.stderr) == bool(of)
+    assert graph.exists() == (not of)
 
 
 @pytest.mark.parametrize("suffix", [".py", ".main.cpp"])
@@ -371,22 +336,29 @@ def test_rm_beside_code_that_cannot_be_read_is_partial(
     assert all(name.endswith(suffix) for name in plan.unread)
 
 
-def test_rm_is_whole_where_only_another_graph_cannot_be_read(
-    run_cli: RunCli, torch_cache: Path
-) -> None:
-    loss = two_tier_graph(run_cli, torch_cache)
-    other = next(
-        path for path in torch_cache.glob("aotautograd/*/*") if loss["hash"] not in path.parts
-    )
-    os.truncate(other, (64 << 20) + 1)
-    done = run(run_cli, "rm", torch_cache, loss["hash"], "-y")
-    assert done["unmet"] == []
-
-
-@pytest.mark.parametrize("suffix", [".py", ".main.cpp"])
-def test_prune_takes_no_code_for_an_orphan_beside_code_that_cannot_be_read(
+@pytest.mark.parametrize("suffix", ["a graph", ".py", ".main.cpp"])
+def test_prune_takes_no_code_for_an_orphan_beside_what_cannot_be_read(
     torch_cache: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    let_fail(monkeypatch, "read", suffix)
+    if suffix == "a graph":
+        make_unreadable(first_file(torch_cache, "fxgraph/*/*/*"))
+    else:
+        let_fail(monkeypatch, "read", suffix)
     plan = jaxcache.open(torch_cache).plan_prune(orphans=True)
     assert {removal.reason for removal in plan.removals} == {"duplicate"}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_torchs_lock_is_not_needed_where_there_is_no_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*args: Any, **options: Any) -> int:
+        raise OSError(code, os.strerror(code))
+
+    store, kernel = LocalStore(tmp_path), f"aa/c{'a' * 51}.main.so"
+    with hold_lock(store, kernel) as taken:
+        assert taken
+    monkeypatch.setattr(os, "open", refuse)
+    unknown = pytest.raises(StoreError) if code == errno.EIO else contextlib.nullcontext()
+    with unknown, hold_lock(store, kernel) as taken:
+        assert taken and code != errno.EIO
