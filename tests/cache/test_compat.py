@@ -14,7 +14,7 @@ from jaxcache.cache.bundle.compat import (
 )
 from jaxcache.cache.bundle.format import BundleItem, Manifest, Origin
 from jaxcache.cache.ledger.record import Event
-from jaxcache.core.machine import CACHE_PATH, Machine
+from jaxcache.core.machine import Machine
 
 KEY = "jit_f-" + "a" * 64
 ALONE: dict[str, Any] = {"key_settings": {}, "device_count": 1, "process_count": 1}
@@ -78,28 +78,71 @@ def told(
     return found
 
 
-def test_the_same_hits() -> None:
-    assert told(CPU, CPU).outlook is ForecastOutcome.HIT
-    assert told(GPU, GPU).outlook is ForecastOutcome.HIT
+def recorded(**facts: Any) -> dict[str, Any]:
+    """A record of the ledger of how the entry was compiled."""
+    return {"ledger": (Event(KEY, "compile", 1, facts),)}
+
+
+HIT, MISS, UNKNOWN = ForecastOutcome.HIT, ForecastOutcome.MISS, ForecastOutcome.UNKNOWN
+ONE, TRUE = ("--xla_a=1",), ("--xla_a=true",)
 
 
 @pytest.mark.parametrize(
-    ("origin", "mine", "word"),
+    ("origin", "mine", "more", "outlook", "word"),
     [
-        (CPU, GPU, "compiled for cpu"),
-        (CPU, replace(CPU, like_jaxlib="0.10.2"), "like 0.12.0.1"),
-        (CPU, replace(CPU, cpu_features=("+avx2", "-fma", "-amx")), "with fma"),
-        (CPU, replace(CPU, cpu_features=(*CPU.cpu_features, "+sha")), "another CPU"),
-        (CPU, replace(CPU, container="proto"), "packed"),
-        (GPU, replace(GPU, compute_capability="8.0"), "compute capability 9.0a"),
-        (GPU, replace(GPU, device_name="NVIDIA H100"), "NVIDIA H200"),
-        (GPU, replace(GPU, cudnn="9.1.0"), "cuDNN"),
+        (CPU, CPU, {}, HIT, ""),
+        (GPU, GPU, {}, HIT, ""),
+        (CPU, GPU, {}, MISS, "compiled for cpu"),
+        (CPU, replace(CPU, like_jaxlib="0.10.2"), {}, MISS, "like 0.12.0.1"),
+        (CPU, replace(CPU, cpu_features=("+avx2", "-fma", "-amx")), {}, MISS, "with fma"),
+        (CPU, replace(CPU, cpu_features=(*CPU.cpu_features, "+sha")), {}, MISS, "another CPU"),
+        (CPU, replace(CPU, container="proto"), {}, MISS, "packed"),
+        (GPU, replace(GPU, compute_capability="8.0"), {}, MISS, "compute capability 9.0a"),
+        (GPU, replace(GPU, device_name="NVIDIA H100"), {}, MISS, "NVIDIA H200"),
+        (GPU, replace(GPU, cudnn="9.1.0"), {}, MISS, "cuDNN"),
+        (CPU, CPU, {"codec": "zlib"}, MISS, ""),
+        # The ledger knows the version better.
+        (CPU, CPU, recorded(jaxlib_version="0.12.0.1"), HIT, ""),
+        (CPU, CPU, recorded(jaxlib_version="0.12.1"), MISS, "jaxlib 0.12.1"),
+        # Flags count as the ledger has them.
+        (CPU, CPU, recorded(xla_flags="--xla_a=1") | {"flags": ONE}, HIT, ""),
+        (CPU, CPU, recorded(xla_flags="--xla_a=1 --xla_dump_to=/x") | {"flags": ONE}, HIT, ""),
+        (CPU, CPU, recorded(xla_flags="--xla_a=1") | {"flags": TRUE}, MISS, "here --xla_a=true is"),
+        (CPU, CPU, recorded(xla_flags="") | {"flags": ONE}, MISS, "with no XLA flags, and here"),
+        (CPU, CPU, recorded(xla_flags="--xla_a=1"), MISS, "--xla_a=1, and here no XLA flags are"),
+        # Without a ledger, they count as the executable has them.
+        (replace(CPU, xla_flags=()), replace(CPU, xla_flags=()), {}, HIT, ""),
+        (replace(CPU, xla_flags=ONE), replace(CPU, xla_flags=ONE), {"flags": TRUE}, HIT, ""),
+        (
+            *(replace(CPU, xla_flags=()), replace(CPU, xla_flags=ONE), {"flags": ONE}),
+            *(MISS, "compiled without --xla_a=1"),
+        ),
+        (
+            *(replace(CPU, xla_flags=ONE), replace(CPU, xla_flags=()), {}),
+            *(UNKNOWN, "if the program itself asks for it"),
+        ),
+        (
+            *(replace(CPU, xla_flags=()), replace(CPU, xla_flags=()), {"flags": ("--xla_a=0",)}),
+            *(UNKNOWN, "with --xla_a=0 is not recorded"),
+        ),
+        (
+            *(CPU, replace(CPU, xla_flags=()), {"flags": ("--xla_a=0",)}),
+            *(UNKNOWN, "with --xla_a=0 is not recorded"),
+        ),
+        # What could not be read prevents nothing.
+        (CPU, Origin(), {}, HIT, ""),
+        (CPU, replace(CPU, cpu_features=None), {}, HIT, ""),
+        (replace(CPU, cpu_features=None), CPU, {}, HIT, ""),
+        (GPU, replace(GPU, cudnn=None, device_name=None), {}, HIT, ""),
+        (Origin(), CPU, {}, UNKNOWN, "its executable could not be read"),
     ],
 )
-def test_what_differs_misses_and_is_named(origin: Origin, mine: Origin, word: str) -> None:
-    found = told(origin, mine)
-    assert found.outlook is ForecastOutcome.MISS
-    assert word in str(found.reason)
+def test_what_differs_misses_and_is_named(
+    origin: Origin, mine: Origin, more: dict[str, Any], outlook: ForecastOutcome, word: str
+) -> None:
+    found = told(origin, mine, **more)
+    assert found.outlook is outlook
+    assert word in (found.reason or "")
     assert found.restore_to is None
 
 
@@ -110,8 +153,8 @@ def test_the_ledger_knows_the_version_where_no_jax_was_asked() -> None:
         event = Event(KEY, "compile", 1, {"jax_version": version})
         return told(moved, None, ledger=(event,)).outlook
 
-    assert outlook("0.10.2") is ForecastOutcome.MISS
-    assert outlook("0.12.0") is ForecastOutcome.UNKNOWN
+    assert outlook("0.10.2") is MISS
+    assert outlook("0.12.0") is UNKNOWN
 
 
 def test_only_a_few_lacking_features_are_named() -> None:
@@ -120,18 +163,6 @@ def test_only_a_few_lacking_features_are_named() -> None:
     none = replace(CPU, cpu_features=())
     assert "with f0, f1, f2, f3 and 2 more, which" in str(told(many, none).reason)
     assert "with f0, f1, f2, f3, which" in str(told(four, none).reason)
-
-
-def test_the_codec_counts() -> None:
-    assert told(CPU, CPU, codec="zlib").outlook is ForecastOutcome.MISS
-
-
-def test_the_ledger_knows_the_version_better() -> None:
-    def ledger(version: str) -> tuple[Event, ...]:
-        return (Event(KEY, "compile", 1, {"jaxlib_version": version}),)
-
-    assert told(CPU, CPU, ledger=ledger("0.12.0.1")).outlook is ForecastOutcome.HIT
-    assert "jaxlib 0.12.1" in str(told(CPU, CPU, ledger=ledger("0.12.1")).reason)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +195,7 @@ def test_devices_processes_and_settings_count_as_they_were_recorded(
     filled: dict[str, Any], here: dict[str, Any], reason: str | None
 ) -> None:
     found = told(CPU, CPU, filled=ALONE | filled, here=here)
-    assert found.outlook is (ForecastOutcome.MISS if reason else ForecastOutcome.HIT)
+    assert found.outlook is (MISS if reason else HIT)
     assert found.reason == reason
 
 
@@ -182,132 +213,74 @@ def test_devices_processes_and_settings_count_as_they_were_recorded(
         ),
     ],
 )
-def test_what_nothing_recorded_is_unknown_and_prevents_nothing(
-    filled: dict[str, Any], words: str
-) -> None:
+def test_what_nothing_recorded_prevents_nothing(filled: dict[str, Any], words: str) -> None:
     found = told(CPU, CPU, filled=filled)
-    assert (found.outlook, found.reason) == (ForecastOutcome.UNKNOWN, words)
+    assert (found.outlook, found.reason) == (UNKNOWN, words)
     assert Compatibility((found,), None).compatible
 
 
-@pytest.mark.parametrize(
-    ("recorded", "here", "outlook", "word"),
-    [
-        ("--xla_a=1", ("--xla_a=1",), ForecastOutcome.HIT, ""),
-        ("--xla_a=1 --xla_dump_to=/x", ("--xla_a=1",), ForecastOutcome.HIT, ""),
-        ("--xla_a=1", ("--xla_a=true",), ForecastOutcome.MISS, "here --xla_a=true is set"),
-        ("", ("--xla_a=1", "--xla_b=1"), ForecastOutcome.MISS, "with no XLA flags, and here"),
-        ("--xla_a=1", (), ForecastOutcome.MISS, "with --xla_a=1, and here no XLA flags are set"),
-    ],
-)
-def test_flags_count_as_the_ledger_has_them(
-    recorded: str, here: tuple[str, ...], outlook: ForecastOutcome, word: str
-) -> None:
-    event = Event(KEY, "compile", 1, {"xla_flags": recorded})
-    found = told(CPU, CPU, flags=here, ledger=(event,))
-    assert found.outlook is outlook
-    assert word in (found.reason or "")
+THERE = replace(CPU, written_in_cache_dir="/there")
+BUCKET = replace(CPU, written_in_cache_dir="gs://b/c")
 
 
 @pytest.mark.parametrize(
-    ("recorded", "here", "flags", "outlook", "word"),
+    ("origin", "mine", "jax", "where", "outlook", "restore_to"),
     [
-        ((), (), (), ForecastOutcome.HIT, ""),
-        (("--xla_a=1",), ("--xla_a=1",), ("--xla_a=true",), ForecastOutcome.HIT, ""),
-        ((), ("--xla_a=1",), ("--xla_a=1",), ForecastOutcome.MISS, "compiled without --xla_a=1"),
-        (("--xla_a=1",), (), (), ForecastOutcome.UNKNOWN, "if the program itself asks for it"),
-        ((), (), ("--xla_a=0",), ForecastOutcome.UNKNOWN, "with --xla_a=0 is not recorded"),
-        (None, None, (), ForecastOutcome.HIT, ""),
-        (None, (), ("--xla_a=0",), ForecastOutcome.UNKNOWN, "with --xla_a=0 is not recorded"),
+        (THERE, THERE, "0.12.0.1", "/here", HIT, None),
+        (THERE, THERE, "0.4.36", "/here", MISS, "/there"),
+        (THERE, THERE, "0.10.2", "/here", MISS, "/there"),
+        (THERE, THERE, "0.10.9", "/here", MISS, "/there"),
+        (THERE, THERE, "0.11.0rc1", "/here", HIT, None),
+        (THERE, THERE, "?", "/here", HIT, None),
+        (THERE, THERE, "0.10.2", "/there", HIT, None),
+        (THERE, THERE, "0.10.2", "/x/../there", HIT, None),
+        (THERE, THERE, "0.4.35", "/here", HIT, None),
+        (replace(THERE, kernel_cache=True), THERE, "0.12.0.1", "/here", MISS, "/there"),
+        (replace(THERE, like_jaxlib="0.6.2"), None, "", "/here", MISS, "/there"),
+        (THERE, None, "", "/here", UNKNOWN, None),
+        (BUCKET, BUCKET, "0.10.2", "gs://b/c", HIT, None),
+        (BUCKET, BUCKET, "0.10.2", "gs://b/x/../c", MISS, "gs://b/c"),  # it is spelt one way only
     ],
 )
-def test_without_a_ledger_flags_count_as_the_executable_has_them(
-    recorded: tuple[str, ...] | None,
-    here: tuple[str, ...] | None,
-    flags: tuple[str, ...],
+def test_the_directory_counts_where_jax_hashes_it(
+    origin: Origin,
+    mine: Origin | None,
+    jax: str,
+    where: str,
     outlook: ForecastOutcome,
-    word: str,
+    restore_to: str | None,
 ) -> None:
-    theirs, mine = (replace(CPU, xla_flags=f) for f in (recorded, here))
-    found = told(theirs, mine, flags=flags)
-    assert found.outlook is outlook
-    assert word in (found.reason or "")
-
-
-def test_the_directory_counts_where_jax_hashes_it() -> None:
-    there = replace(CPU, written_in_cache_dir="/there")
-    assert told(there, there).outlook is ForecastOutcome.HIT
-    for version in ("0.4.36", "0.10.2"):
-        found = told(there, there, jax=version)
-        assert (found.outlook, found.restore_to) == (ForecastOutcome.MISS, "/there")
-        assert told(there, there, jax=version, where="/there").outlook is ForecastOutcome.HIT
-        assert told(there, there, jax=version, where="/x/../there").outlook is ForecastOutcome.HIT
-    assert told(there, there, jax="0.4.35").outlook is ForecastOutcome.HIT
-    old = replace(there, like_jaxlib="0.6.2")
-    assert told(old, None).outlook is ForecastOutcome.MISS
-    assert told(there, None).outlook is ForecastOutcome.UNKNOWN
-    kernels = replace(there, kernel_cache=True)
-    assert told(kernels, there).restore_to == "/there"
+    found = told(origin, mine, jax=jax, where=where)
+    assert (found.outlook, found.restore_to) == (outlook, restore_to)
 
 
 @pytest.mark.parametrize(("jax", "is_portable"), [("0.10.2", True), ("0.12.0.1", False)])
-def test_a_key_without_a_directory_is_portable_where_jax_hashes_it(
-    jax: str, is_portable: bool
-) -> None:
-    expected = ForecastOutcome.UNKNOWN if is_portable else ForecastOutcome.HIT
+def test_a_key_without_a_directory_is_portable(jax: str, is_portable: bool) -> None:
+    expected = UNKNOWN if is_portable else HIT
     mine = replace(CPU, written_in_cache_dir="/here")
     result = told(CPU, mine, jax=jax)
     assert (result.outlook, result.portable) == (expected, is_portable)
 
 
-def test_without_a_jax_the_variable_tells_whether_keys_are_portable_here(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_jax_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     old = replace(CPU, like_jaxlib="0.10.2")
     assert told(old, None).portable
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")
     assert not told(old, None).portable
     moved = told(replace(old, written_in_cache_dir="/here"), None)
-    assert (moved.outlook, moved.restore_to) == (ForecastOutcome.MISS, None)
-
-
-def test_versions() -> None:
-    versions = ("0.4.35", "0.4.36", "0.10.9", "0.11.0", "0.11.0rc1", "?")
-    assert [v for v in versions if CACHE_PATH.holds(v)] == ["0.4.36", "0.10.9"]
+    assert (moved.outlook, moved.restore_to) == (MISS, None)
 
 
 def test_a_version_of_thousands_of_digits_is_some_version() -> None:
     absurd = "9" * 5000
     moved = replace(CPU, written_in_cache_dir="/there", like_jaxlib=absurd)
-    assert told(moved, None).outlook is ForecastOutcome.UNKNOWN
-    assert told(replace(moved, like_jaxlib=None), CPU, jax=absurd).outlook is ForecastOutcome.HIT
-
-
-def test_what_could_not_be_read_is_unknown() -> None:
-    found = told(Origin(), CPU)
-    assert (found.outlook, found.reason) == (
-        ForecastOutcome.UNKNOWN,
-        "its executable could not be read",
-    )
-    assert told(CPU, Origin()).outlook is ForecastOutcome.HIT
-    assert told(CPU, replace(CPU, cpu_features=None)).outlook is ForecastOutcome.HIT
-    assert told(replace(CPU, cpu_features=None), CPU).outlook is ForecastOutcome.HIT
-    assert told(GPU, replace(GPU, cudnn=None, device_name=None)).outlook is ForecastOutcome.HIT
+    assert told(moved, None).outlook is UNKNOWN
+    assert told(replace(moved, like_jaxlib=None), CPU, jax=absurd).outlook is HIT
 
 
 def test_counts_are_by_outlook() -> None:
     manifest = Manifest((), (), (CPU,), "0" * 64, 0)
     assert forecast(manifest, None, "/here").compatible
-    found = Compatibility(
-        (Forecast("a", ForecastOutcome.HIT), Forecast("b", ForecastOutcome.MISS)), None
-    )
-    assert (found.counts[ForecastOutcome.HIT], found.counts[ForecastOutcome.UNKNOWN]) == (1, 0)
+    found = Compatibility((Forecast("a", HIT), Forecast("b", MISS)), None)
+    assert (found.counts[HIT], found.counts[UNKNOWN]) == (1, 0)
     assert not found.compatible
-
-
-def test_a_bucket_is_spelt_one_way_only() -> None:
-    there = replace(CPU, written_in_cache_dir="gs://b/cache")
-    assert told(there, there, jax="0.10.2", where="gs://b/cache").outlook is ForecastOutcome.HIT
-    assert (
-        told(there, there, jax="0.10.2", where="gs://b/x/../cache").outlook is ForecastOutcome.MISS
-    )

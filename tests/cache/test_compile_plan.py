@@ -31,9 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=50)
 @given(seconds=st.lists(st.none() | st.floats(0, 1000), max_size=30), count=st.integers(1, 8))
-def test_shards_are_a_balanced_partition(
-    place: Path, seconds: list[float | None], count: int
-) -> None:
+def test_shards_are_balanced(place: Path, seconds: list[float | None], count: int) -> None:
     requests = tuple(request(i, s) for i, s in enumerate(seconds))
     place.write_bytes(b"".join(encode_recipe(Recipe((ENVIRONMENT,), requests), BLOBS.__getitem__)))
     with open_recipe(str(place)) as file:

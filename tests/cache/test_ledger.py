@@ -25,9 +25,10 @@ from jaxcache.cache.ledger.record import (
     LedgerRecord,
 )
 from jaxcache.cache.ledger.segments import MAX_SEGMENT_BYTES, Ledger
-from jaxcache.cache.ledger.write import append, compact
+from jaxcache.cache.ledger.write import append, compact, pin, unpin
 from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
+from jaxcache.layouts import load_layout
 from jaxcache.live.uses import read_ledger
 from jaxcache.store import open_store
 from jaxcache.store.base import Store
@@ -384,3 +385,23 @@ def test_killed_writers_leave_all_that_was_appended(tmp_path: Path, store: Store
     append(store, [Event("k0", HIT, 1)])
     compact(store)
     assert len(list((tmp_path / LEDGER_DIR).iterdir())) == 1, "a killed writer left something"
+
+
+@pytest.mark.parametrize(("now_ns", "counts"), [(-5, 1), (10**21, 0)])
+def test_what_is_learnt_while_the_clock_is_wrong_can_be_read(
+    tmp_path: Path, store: Store, now_ns: int, counts: int
+) -> None:
+    """A date in the future counts for nothing."""
+    append(store, [Event("key", HIT, now_ns)])
+    assert (len(load(tmp_path)), load(tmp_path).damaged) == (counts, 0)
+
+
+def test_the_later_of_pin_and_unpin_counts_though_the_clock_went_back(capped_cache: Path) -> None:
+    store, layout = open_store(str(capped_cache)), load_layout("jax")
+    (key,) = pin(store, layout, ["jit_mlp"], now_ns=10**18)
+    unpin(store, [key], now_ns=10**17)
+    record = load(capped_cache).record(key)
+    assert record and not record.pinned
+    pin(store, layout, [key], now_ns=10**16)
+    record = load(capped_cache).record(key)
+    assert record and record.pinned

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY, RunCli
 
+from jaxcache.cli import main
 from jaxcache.cli.app import app, load_command
 from jaxcache.cli.commands import COMMANDS
 from jaxcache.cli.panels import OptionalValueCommand
@@ -223,3 +224,14 @@ def test_an_empty_path_names_no_place(run_cli: RunCli, local: Path, tmp_path: Pa
         assert (done.returncode, "[bad-path]" in done.stderr) == (2, True), command
     assert len(list(local.glob("*-cache"))) == 7
     assert not (tmp_path / ".cache" / "jax").exists()
+
+
+def test_what_the_system_refuses_is_not_called_a_mistake_of_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device", "/tmp/x")
+
+    monkeypatch.setattr(main, "_read", lambda argv: full)
+    assert main.run(["ls"]) == 1
+    assert capsys.readouterr().err == "jaxcache: /tmp/x: no space left on device [io-error]\n"

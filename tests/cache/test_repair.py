@@ -1,28 +1,40 @@
-"""``verify`` from Python: what keeps an entry from being read, and the words of the result."""
+"""``verify`` from Python: what cannot be read, what is repaired and restored, and processes."""
 
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 from failing import let_fail
 
 import jaxcache
+from jaxcache.cache.files import remove_leftovers, staging
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.seal import execute_seal, plan_seal
-from jaxcache.cache.verify.repair import quarantine_directory
+from jaxcache.cache.verify.repair import (
+    execute_repair,
+    plan_repair,
+    quarantine_directory,
+    restore,
+)
 from jaxcache.cache.verify.run_checks import Verification, verify
+from jaxcache.core.names import AUTOTUNE_DIR
 from jaxcache.layouts import load_layout
 from jaxcache.model import reporting_to
 from jaxcache.options import SealOptions, VerifyOptions
 from jaxcache.store.base import MissingError, StoreError
 from jaxcache.store.local import LocalStore
+from jaxcache.warm.crosshost.cross_target import Delivery
 
 JAX = load_layout("jax")
 NOW_NS = 4 * 10**18
 ENTRIES = 7
+
+
+LEFT = ".jaxcache-tmp-1-left"
 
 
 @pytest.fixture
@@ -44,23 +56,22 @@ def seal(cache: Path) -> None:
     [
         (StoreError("x", "input/output error", code="io-error"), "unreadable"),
         (StoreError("x", "not the bytes that were sent", code="checksum-mismatch"), None),
+        (MissingError("x"), "missing"),
     ],
 )
 def test_an_entry_that_cannot_be_read_is_a_finding(
     cache: Path, monkeypatch: pytest.MonkeyPatch, error: StoreError, kind: str | None
 ) -> None:
+    """One that goes meanwhile is none."""
     let_fail(monkeypatch, "open", error=error)
     found = look(LocalStore(cache))
+    if kind == "missing":
+        assert (found.checked, found.problems) == (0, ())
+        return
     assert {p.kind for p in found.failures} == {kind or error.code}
     assert {p.detail for p in found.failures} == {error.reason}
     assert (found.checked, found.ok) == (ENTRIES, 0)
     assert str(found) == "7 entries checked: 7 with problems"
-
-
-def test_an_entry_that_goes_meanwhile_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_fail(monkeypatch, "open", error=MissingError("x"))
-    found = look(LocalStore(cache))
-    assert (found.checked, found.problems) == (0, ())
 
 
 @pytest.mark.parametrize(
@@ -107,6 +118,99 @@ def test_a_new_entry_is_not_held_to_the_digest_of_its_damaged_one(cache: Path) -
     assert [p.kind for p in opened.verify().failures] == ["digest-mismatch"]
 
 
+# Repairs and restorations beside others, and after a kill.
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        LEFT,
+        f"{AUTOTUNE_DIR}/{LEFT}",
+        ".jaxcache/incoming/0a-3",
+        f".jaxcache/incoming/{LEFT}",
+    ],
+)
+def test_what_a_killed_writer_left_is_found_and_removed(cache: Path, name: str) -> None:
+    """By ``--fix``, by the next command that writes, and by the next compile."""
+    left, store = cache / name, LocalStore(cache)
+    left.parent.mkdir(parents=True, exist_ok=True)
+
+    def fix(store: LocalStore) -> None:
+        found = look(store)
+        assert [p.file for p in found.failures] == [name]
+        done = execute_repair(store, JAX, plan_repair(found, now_ns=NOW_NS))
+        assert done.actions == {name: "delete"}
+
+    for remove in (fix, remove_leftovers, lambda store: Delivery(store).known_keys()):
+        left.write_bytes(b"half")
+        remove(store)
+        assert not left.exists()
+
+
+def test_what_is_being_staged_is_left_alone(cache: Path) -> None:
+    store = LocalStore(cache)
+    with staging(store) as stage:
+        store.write(f"{stage}-0", [b"entry"], mtime_ns=0)
+        done = execute_repair(store, JAX, plan_repair(look(store), now_ns=NOW_NS))
+        assert set(done.actions.values()) == {"leave-young"}
+        remove_leftovers(LocalStore(cache))
+        assert store.read(f"{stage}-0", limit=9) == b"entry"
+    remove_leftovers(store)
+    assert not list((cache / ".jaxcache" / "incoming").iterdir())
+
+
+def test_what_was_written_anew_stays(capped_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here JAX writes it right before it is deleted."""
+    name = next(capped_cache.glob("jit_mlp-*-cache")).name
+    (capped_cache / name).write_bytes(b"")
+    os.utime(capped_cache / name, (1e9, 1e9))
+    store = LocalStore(capped_cache)
+    plan = plan_repair(look(store), now_ns=NOW_NS, delete=True)
+    delete = LocalStore.delete
+
+    def overtaken(store: LocalStore, name: str, **options: Any) -> bool:
+        if options:
+            Path(store.url, name).write_bytes(b"anew")
+        return delete(store, name, **options)
+
+    monkeypatch.setattr(LocalStore, "delete", overtaken)
+    assert execute_repair(store, JAX, plan).actions == {name: "leave-changed"}
+    assert (capped_cache / name.replace("-cache", "-atime")).exists()
+
+
+@pytest.fixture
+def put_away(capped_cache: Path) -> tuple[Path, Path]:
+    """An entry, and the same in quarantine."""
+    path = next(capped_cache.glob("jit_mlp-*-cache"))
+    away = capped_cache / quarantine_directory(10**18) / path.name
+    away.parent.mkdir(parents=True)
+    path.rename(away)
+    return path, away
+
+
+def test_a_killed_restoration_is_finished(capped_cache: Path, put_away: tuple[Path, Path]) -> None:
+    path, away = put_away
+    os.link(away, path)
+    done = restore(LocalStore(capped_cache), JAX)
+    assert ([r.file for r in done.restored], done.left) == ([path.name], ())
+    assert path.exists()
+    assert not away.exists()
+
+
+def test_a_lost_date_is_made_again(capped_cache: Path, put_away: tuple[Path, Path]) -> None:
+    path, away = put_away
+    stamp = path.with_name(path.name.replace("-cache", "-atime"))
+    stamp.unlink()
+    mtime_ns = away.stat().st_mtime_ns
+    restore(LocalStore(capped_cache), JAX)
+    assert int.from_bytes(stamp.read_bytes(), "little") == mtime_ns
+
+
+@pytest.mark.parametrize("now_ns", [-(10**18), 0, 2**63 - 1, 10**21])
+def test_quarantine_has_a_name_at_any_time(now_ns: int) -> None:
+    assert quarantine_directory(now_ns).startswith(".jaxcache/quarantine/")
+
+
 # ``verify`` in several processes finds what it finds in one.
 
 
@@ -135,9 +239,7 @@ def test_processes_find_the_same(spread_cache: Path, monkeypatch: pytest.MonkeyP
     assert told[-1] == (alone.checked, alone.checked)
 
 
-def test_where_no_process_can_be_had_one_does_it_all(
-    spread_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_other_process_can_be_had(spread_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = verify(LocalStore(spread_cache), JAX, VerifyOptions(jobs=1), now_ns=NOW_NS)
     monkeypatch.setattr("jaxcache.cache.verify.check.SPREAD_ABOVE", 2)
 
@@ -148,9 +250,7 @@ def test_where_no_process_can_be_had_one_does_it_all(
     assert verify(LocalStore(spread_cache), JAX, VerifyOptions(jobs=2), now_ns=NOW_NS) == alone
 
 
-def test_entries_that_grow_beyond_a_bound_stay_with_the_threads(
-    spread_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_entries_stay_here(spread_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxcache.cache.verify.check.SPREAD_ABOVE", 1)
     monkeypatch.setattr("jaxcache.cache.verify.check.MAX_FILE_BYTES", 10)
     monkeypatch.setattr("jaxcache.cache.verify.check.spread", None)

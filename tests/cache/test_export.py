@@ -1,10 +1,11 @@
-"""Bundles: what goes in comes out."""
+"""What ``export`` and ``push`` take out of a cache, and how: what goes in comes out."""
 
 import contextlib
 import errno
 import io
 import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,8 +32,11 @@ from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move.bundle_file import make_temporary_bundle, write_stream
+from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.plan import MoveAction
+from jaxcache.cache.move.stores import make_source
+from jaxcache.cache.move.sync import plan_sync
 from jaxcache.cache.verify.check import read_content
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.codec import CodecError
@@ -77,45 +81,50 @@ def test_where_and_when_it_was_made_do_not_show(tmp_path: Path) -> None:
     assert make_bundle(tmp_path / "one") == make_bundle(tmp_path / "two")
 
 
-class FadingStore(LocalStore):
-    """Entries and side files that cannot be opened or read, or are gone since they were listed."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        names = sorted(p.name for p in path.glob("*-cache"))
-        self._failures = {
-            names[2]: StoreError(names[2], "bad disk"),
-            names[3]: OSError(errno.EIO, os.strerror(errno.EIO)),
-            names[4]: MissingError(names[4]),
-        }
-
-    def fetch(self, name: str, *, limit: int) -> FetchedFile:
-        if name.endswith("gone.textproto"):
-            raise MissingError(name)
-        if name.endswith("locked.textproto"):
-            raise StoreError(name, "permission denied")
-        with name_errors(name):
-            if name in self._failures:
-                raise self._failures[name]
-        return super().fetch(name, limit=limit)
-
-
-def test_what_cannot_be_read_is_left_out_and_what_is_gone_is_not_missed(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries, side files, and the dates of entries."""
     cache = copy_of(SMALL, tmp_path / "c")
-    directory = cache / AUTOTUNE_DIR
-    directory.mkdir(exist_ok=True)
-    for name in ("a-gone", "b-there", "c-locked"):
-        (directory / f"{name}.textproto").write_bytes(b"autotuned")
-    store = FadingStore(cache)
+    side_files = [f"{AUTOTUNE_DIR}/{name}.textproto" for name in ("a-gone", "b-there", "c-locked")]
+    (cache / AUTOTUNE_DIR).mkdir()
+    for name in side_files:
+        (cache / name).write_bytes(b"autotuned")
+    gone, broken, failing, dateless, *_ = sorted(p.name for p in cache.glob("*-cache"))
+    stamp = f"{dateless.removesuffix('-cache')}-atime"
+    failures = {
+        gone: MissingError(gone),
+        broken: StoreError(broken, "bad disk"),
+        failing: OSError(errno.EIO, os.strerror(errno.EIO)),
+        stamp: StoreError(stamp, "permission denied"),
+        side_files[0]: MissingError(side_files[0]),
+        side_files[2]: StoreError(side_files[2], "permission denied"),
+    }
+
+    def fetch(store: LocalStore, name: str, *, limit: int) -> FetchedFile:
+        with name_errors(name):
+            if name in failures:
+                raise failures[name]
+        return read(store, name, limit=limit)
+
+    def read_many(store: LocalStore, names: Sequence[str], **limit: int) -> Iterator[object]:
+        for name, data in zip(names, read_all(store, names, **limit), strict=True):
+            yield failures.get(name, data)
+
+    read, read_all = LocalStore.fetch, LocalStore.read_many
+    monkeypatch.setattr(LocalStore, "fetch", fetch)
+    monkeypatch.setattr(LocalStore, "read_many", read_many)
+    store = LocalStore(cache)
     exported = write_stream(store, plan_export(store, now_ns=0))
     exported.stream.close()
-    assert [(p.kind, p.detail) for p in exported.left_out] == [
-        ("unreadable", "bad disk"),
-        ("unreadable", "input/output error"),
-        ("unreadable", "permission denied"),
-    ]
-    assert len(exported.manifest.items) == 4
-    assert [f.name.rpartition("/")[2] for f in exported.manifest.files] == ["b-there.textproto"]
+    assert {p.file: (p.kind, p.detail) for p in exported.left_out} == {
+        broken: ("unreadable", "bad disk"),
+        failing: ("unreadable", "input/output error"),
+        stamp: ("unreadable", "permission denied"),
+        side_files[2]: ("unreadable", "permission denied"),
+    }
+    dates = {item.file: item.atime_ns for item in exported.manifest.items}
+    assert len(dates) == 4
+    assert dates[dateless] is None and None not in {d for n, d in dates.items() if n != dateless}
+    assert [f.name for f in exported.manifest.files] == [side_files[1]]
 
 
 def test_what_the_ledger_knows_travels_and_is_not_counted_twice(tmp_path: Path) -> None:
@@ -140,9 +149,9 @@ def test_what_the_ledger_knows_travels_and_is_not_counted_twice(tmp_path: Path) 
     assert record.file_mtime_ns == first_entry(tmp_path / "new").stat().st_mtime_ns
 
 
-def test_nothing_is_taken_over_of_entries_that_were_here_already(tmp_path: Path) -> None:
+def test_nothing_is_taken_over_of_present_entries(here: Path, tmp_path: Path) -> None:
     cache = copy_of(SMALL, tmp_path / "c")
-    here = copy_of(SMALL, tmp_path / "here")
+    here = copy_of(SMALL, here)
     key = first_entry(cache).name.removesuffix("-cache")
     append(LocalStore(cache), [Event(key, "hit", 6, {"count": 3})])
     assert bring(make_bundle(cache), here).written == ()
@@ -168,40 +177,17 @@ def test_a_file_from_before_1970_travels(tmp_path: Path) -> None:
     [
         (((1 << 63) - 1).to_bytes(8, "little"), (1 << 63) - 1),
         ((1 << 63).to_bytes(8, "little"), None),  # in the year 2262
-        (bytes(7), None),
         (bytes(9), None),
         (bytes(8), 0),
     ],
 )
-def test_a_date_that_makes_no_sense_stays_behind(
-    tmp_path: Path, data: bytes, date: int | None
-) -> None:
+def test_a_senseless_date_stays_behind(tmp_path: Path, data: bytes, date: int | None) -> None:
     cache = copy_of(SMALL, tmp_path / "c")
     entry = first_entry(cache)
     entry.with_name(entry.name.removesuffix("-cache") + "-atime").write_bytes(data)
     items = {i.file: i for i in opened(make_bundle(cache)).manifest.items}
     assert items[entry.name].atime_ns == date
     assert sum(i.atime_ns is not None for i in items.values()) == 6 + (date is not None)
-
-
-class NoDates(LocalStore):
-    """The dates of entries cannot be read."""
-
-    def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
-        for name, data in zip(names, super().read_many(names, limit=limit), strict=True):
-            dated = name.endswith("-atime")
-            yield StoreError(name, "permission denied", code="io-error") if dated else data
-
-
-def test_a_date_that_cannot_be_read_stays_behind_and_is_said() -> None:
-    store = NoDates(SMALL)
-    exported = write_stream(store, plan_export(store, now_ns=0))
-    exported.stream.close()
-    assert {i.atime_ns for i in exported.manifest.items} == {None}
-    assert len(exported.manifest.items) == 7
-    left = {(p.file[-6:], p.kind, p.detail) for p in exported.left_out}
-    assert left == {("-atime", "unreadable", "permission denied")}
-    assert len(exported.left_out) == 7
 
 
 @pytest.mark.parametrize("codec", ["zstd", "zlib"])
@@ -250,9 +236,7 @@ def test_a_large_entry_that_changes_while_it_is_read_is_an_error() -> None:
         ("torch", ("triton/a/kernel.json", "triton/A/kernel.json")),
     ],
 )
-def test_of_names_that_differ_in_case_alone_one_travels(
-    tmp_path: Path, layout: str, names: Sequence[str]
-) -> None:
+def test_names_that_differ_in_case_alone(tmp_path: Path, layout: str, names: Sequence[str]) -> None:
     """A cache on a file system that folds case can hold one of them, so no bundle holds both."""
     for name in names:
         path = tmp_path / name
@@ -270,3 +254,27 @@ def test_of_names_that_differ_in_case_alone_one_travels(
     bundle, _ = make_temporary_bundle(store, plan)
     with bundle.file:
         assert [f.name for f in bundle.manifest.files] == [plan.writes[0].name]
+
+
+def test_no_room_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    store = LocalStore(SMALL)
+    with pytest.raises(JaxcacheError, match="no space left on device"):
+        make_temporary_bundle(store, plan_export(store, now_ns=0))
+
+
+def test_a_new_directory_is_dated_like_the_one_it_is_filled_from(tmp_path: Path) -> None:
+    cache = copy_of(CORPUS / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "cache")
+    # A test that read the original would otherwise count as a last use.
+    for file in cache.iterdir():
+        os.utime(file, (0, 0))
+    (tmp_path / "new").mkdir()
+    source, target = LocalStore(cache), LocalStore(tmp_path / "new")
+    plan = plan_sync(source, target, now_ns=LATER_NS)
+    carry_out(make_source(source, plan), target, plan, now_ns=LATER_NS)
+    assert len(list((tmp_path / "new").glob("*-cache"))) == 7
+    for stamp in cache.glob("*-atime"):
+        assert Path(target.url, stamp.name).read_bytes() == stamp.read_bytes()

@@ -1,9 +1,12 @@
-"""Imports into caches that hold something already, and imports that are interrupted."""
+"""Imports into caches that hold something already, that are interrupted, or overwritten."""
 
+import io
+import itertools
 import os
 import shutil
-import threading
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,25 +26,32 @@ from bundling import (
     payload_of,
     write_new,
 )
-from conftest import CORPUS
+from conftest import CORPUS, GiveAway, RunCli
+from failing import let_fail
 from ways import OLD_NS, names, old_copy
 
-from jaxcache.cache.bundle.format import BundleError
+import jaxcache
+from jaxcache.cache.bundle.format import Bundle, BundleError, open_bundle, read_bundle
 from jaxcache.cache.bundle.reader import verify_bundle
-from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.write import append
+from jaxcache.cache.move.bundle_file import write_stream
 from jaxcache.cache.move.execute import carry_out
 from jaxcache.cache.move.export_plan import plan_export
 from jaxcache.cache.move.import_bundle import execute_import, plan_import
 from jaxcache.cache.move.plan import MoveAction
 from jaxcache.cache.move.stores import make_source
-from jaxcache.cache.move.sync import plan_copy
+from jaxcache.cache.move.sync import plan_copy, plan_sync
 from jaxcache.cache.seal import execute_seal, plan_seal
-from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.cache.verify.check import BUFFERED_BYTES
+from jaxcache.errors import JaxcacheError
 from jaxcache.model import reporting_to
 from jaxcache.options import SealOptions
-from jaxcache.store import make_store
+from jaxcache.options.move import ImportOptions, RestoreOptions
 from jaxcache.store.base import StoreError, or_error
 from jaxcache.store.local import LocalStore
+from jaxcache.store.location import locate_cache
 
 
 @pytest.fixture
@@ -71,12 +81,6 @@ def test_conflicts_are_kept_replaced_or_refused(conflicting: Path) -> None:
     assert contents(conflicting) == contents(SMALL)
 
 
-def test_no_dates_come_where_the_cache_has_none(tmp_path: Path) -> None:
-    without = copy_of(CORPUS / "0.12.0.1-cpu-zstd", tmp_path / "without")
-    bring(make_bundle(SMALL), without)
-    assert not list(without.glob("*-atime"))
-
-
 def test_links_and_directories_in_the_way_stay(tmp_path: Path) -> None:
     names = [p.name for p in sorted(SMALL.glob("*-cache"))]
     cache, outside = tmp_path / "c", tmp_path / "outside"
@@ -95,16 +99,6 @@ def test_links_and_directories_in_the_way_stay(tmp_path: Path) -> None:
     assert len(list(cache.glob("*-cache"))) == 7
 
 
-def test_a_name_that_differs_in_case_only_is_not_written_beside_the_other(tmp_path: Path) -> None:
-    cache = tmp_path / "c"
-    cache.mkdir()
-    (entry,) = SMALL.glob("jit_loss-*-cache")
-    other = cache / entry.name.replace("jit_loss", "JIT_loss")
-    shutil.copy(entry, other)
-    assert not bring(make_bundle(SMALL, keys=("jit_loss",)), cache).written
-    assert list(cache.glob("*-cache")) == [other]
-
-
 def test_a_linked_side_directory_is_not_followed(tmp_path: Path) -> None:
     source, cache, outside = tmp_path / "s", tmp_path / "c", tmp_path / "outside"
     directory = "xla_gpu_per_fusion_autotune_cache_dir"
@@ -121,22 +115,24 @@ def test_a_linked_side_directory_is_not_followed(tmp_path: Path) -> None:
 
 
 class FullDisk(LocalStore):
-    """A store that runs out of room after some writes."""
+    """A store that runs out of room after some writes, or where one file cannot be written."""
 
-    def __init__(self, path: Path, room: int) -> None:
+    def __init__(self, path: Path, room: int = 10**6, refused: str = "") -> None:
         super().__init__(path)
         self.room = room
+        self.refused = refused
+
+    def _take(self, name: str) -> None:
+        self.room -= 1
+        if self.room < 0 or name == self.refused:
+            raise StoreError(name, "no space left on device", code="io-error")
 
     def write(self, name: str, chunks: Any, **options: Any) -> Any:
-        self.room -= 1
-        if self.room < 0:
-            raise StoreError(name, "no space left on device", code="io-error")
+        self._take(name)
         return super().write(name, chunks, **options)
 
     def rewrite(self, file: Any, *options: Any) -> Any:
-        self.room -= 1
-        if self.room < 0:
-            raise StoreError(file.name, "no space left on device", code="io-error")
+        self._take(file.name)
         return super().rewrite(file, *options)
 
     def write_many(self, files: Any) -> Any:
@@ -145,9 +141,7 @@ class FullDisk(LocalStore):
 
 @pytest.mark.parametrize("room", [0, 1, 4, 7, 9, 12])
 @pytest.mark.parametrize("atomic", [False, True])
-def test_a_full_disk_leaves_whole_entries_or_none(
-    room: int, atomic: bool, conflicting: Path
-) -> None:
+def test_a_full_disk_leaves_whole_entries(room: int, atomic: bool, conflicting: Path) -> None:
     before = contents(conflicting)
     for path in sorted(conflicting.glob("*-cache"))[3:]:
         path.unlink()
@@ -178,56 +172,20 @@ def test_a_full_disk_leaves_whole_entries_or_none(
 
 
 def test_progress_ends_where_it_said_it_would(conflicting: Path) -> None:
-    store, seen = LocalStore(SMALL), []
-
-    def progress(done: int, total: int) -> None:
-        seen.append((done, total))
-
-    def steps() -> list[tuple[int, int]]:
-        told = seen.copy()
-        seen.clear()
-        assert [done for done, _ in told] == sorted(done for done, _ in told)
-        return told
-
-    plan = plan_export(store, now_ns=0)
-    with reporting_to(progress):
-        exported = write_stream(store, plan)
-    size = sum(p.stat().st_size for p in SMALL.glob("*-cache"))
-    assert (plan.size_bytes, steps()[-1]) == (size, (size, size))
-    with exported.stream:
-        bundle = opened(b"".join(bundle_bytes(exported)))
-    with reporting_to(progress):
-        bundle = verify_bundle(bundle)
-    content = bundle.manifest.content_bytes
-    assert steps()[-1] == (content, content) and content == bundle.manifest.announced_bytes
+    told: list[tuple[int, int]] = []
     target = LocalStore(conflicting)
-    with reporting_to(progress):
-        import_plan = plan_import(target, bundle, cache_dir="x", on_conflict="replace")
-    assert steps() == [(n, 7) for n in range(1, 8)]
-    assert (import_plan.count(MoveAction.REPLACE), import_plan.count(MoveAction.SAME)) == (2, 5)
-    with reporting_to(progress):
-        execute_import(target, bundle, import_plan)
-    assert steps() == [(1, 2), (2, 2)]
-
-
-def test_only_what_is_wanted_comes(tmp_path: Path) -> None:
     bundle = opened(make_bundle(SMALL))
-    last = bundle.manifest.items[-1]
-    store = make_store(str(tmp_path / "c"))
-    plan = plan_import(
-        store,
-        bundle,
-        cache_dir="x",
-        wanted=lambda item: None if item.key == last.key else "not this one",
-    )
-    assert (plan.count(MoveAction.LEFT), plan.count(MoveAction.WRITE, MoveAction.LEFT)) == (
-        6,
-        7,
-    )
-    assert [s.name for s in execute_import(store, bundle, plan).written] == [last.file]
-    assert [p.name for p in (tmp_path / "c").glob("*-cache")] == [last.file]
-    with pytest.raises(UsageError):
-        plan_import(store, bundle, cache_dir="x", on_conflict="ask")
+    with reporting_to(lambda *counts: told.append(counts)):
+        bundle = verify_bundle(bundle)
+        content = bundle.manifest.content_bytes
+        assert told == sorted(told) and told.pop() == (content, content)
+        told.clear()
+        plan = plan_import(target, bundle, cache_dir="x", on_conflict="replace")
+        assert told == [(n, 7) for n in range(1, 8)]
+        assert (plan.count(MoveAction.REPLACE), plan.count(MoveAction.SAME)) == (2, 5)
+        told.clear()
+        execute_import(target, bundle, plan)
+    assert told == [(1, 2), (2, 2)]
 
 
 def test_what_another_layout_left_is_told_apart() -> None:
@@ -248,33 +206,6 @@ def test_entries_are_dated_by_their_writing_where_no_use_is_known(tmp_path: Path
         assert item.atime_ns is None
         assert int.from_bytes(stamp, "little") == item.created_ns
         assert (dated / f"{item.key}-atime").stat().st_mtime_ns == item.created_ns
-
-
-class Gated(LocalStore):
-    """Writes of entries wait until another thread opens a gate."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.asked, self.gate = threading.Event(), threading.Event()
-        self.opener = threading.Thread(target=self._open)
-        self.opener.start()
-
-    def _open(self) -> None:
-        assert self.asked.wait(60)
-        self.gate.set()
-
-    def write_many(self, files: Any) -> Any:
-        self.asked.set()
-        assert self.gate.wait(60)
-        return super().write_many(files)
-
-
-def test_writes_that_end_last_are_waited_for_and_told(tmp_path: Path) -> None:
-    (tmp_path / "c").mkdir()
-    store, bundle = Gated(tmp_path / "c"), opened(make_bundle(SMALL))
-    done = execute_import(store, bundle, plan_import(store, bundle, cache_dir="x"))
-    store.opener.join()
-    assert {s.name for s in done.written} == {p.name for p in SMALL.glob("*-cache")}
 
 
 @pytest.mark.parametrize("ledger", [True, False])
@@ -298,6 +229,40 @@ def test_what_was_compressed_well_stays_as_small(ledger: bool, tmp_path: Path) -
     assert exported.size_bytes <= exported.manifest.source_bytes
 
 
+def test_the_ledger_learns_only_of_what_was_written(conflicting: Path, tmp_path: Path) -> None:
+    keys = sorted(name.removesuffix("-cache") for name in names(conflicting))
+    append(LocalStore(conflicting), [Event(key, HIT, 5) for key in keys])
+    bundle = opened(make_bundle(conflicting))
+    (tmp_path / "new").mkdir()
+    store = FullDisk(tmp_path / "new", refused=f"{keys[-1]}-cache")
+    done = execute_import(store, bundle, plan_import(store, bundle, cache_dir=store.url))
+    assert [f.key for f in done.failed] == [keys[-1]]
+    assert set(Ledger.load(store)) == {s.key for s in done.written} == set(keys[:-1])
+
+
+def test_no_entry_is_ever_missing(conflicting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in conflicting.glob("*-cache"):
+        path.write_bytes(b"")
+    every = names(conflicting)
+
+    def watched(operation: str) -> Callable[..., Any]:
+        real = getattr(LocalStore, operation)
+
+        def run(*args: Any, **options: Any) -> Any:
+            done = real(*args, **options)
+            assert every <= names(conflicting)
+            return done
+
+        return run
+
+    for operation in ("write", "rename"):
+        monkeypatch.setattr(LocalStore, operation, watched(operation))
+    done = bring(make_bundle(SMALL), conflicting, on_conflict="replace", atomic=True)
+    assert (len(done.written), done.failed) == (7, ())
+    assert all(p.stat().st_size for p in conflicting.glob("*-cache"))
+    assert not list((conflicting / ".jaxcache" / "incoming").iterdir())
+
+
 # What comes between the plan of an import and its end: another writer, an interrupt, an error.
 
 
@@ -308,10 +273,7 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("on_conflict", ["keep", "replace", "fail"])
-def test_an_import_replaces_nothing_that_came_since_its_plan(
-    there: Path, tmp_path: Path, on_conflict: str, atomic: bool
-) -> None:
-    here = tmp_path / "here"
+def test_what_came_since_stays(there: Path, here: Path, on_conflict: str, atomic: bool) -> None:
     here.mkdir()
     old = here / first_entry(there).name
     if on_conflict == "replace":
@@ -332,44 +294,160 @@ def test_an_import_replaces_nothing_that_came_since_its_plan(
     assert len(done.written) + done.count(*others) == len(plan.steps)
 
 
-class InterruptedCommit(LocalStore):
-    """A store that is interrupted while the files of an atomic import get their names."""
-
-    left = 3
-
-    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-        super().rename(name, new_name, replace=replace)
-
-
-def test_an_interrupted_atomic_import_puts_back_what_was_there(there: Path, tmp_path: Path) -> None:
-    here = tmp_path / "here"
+def test_an_interrupt_is_undone(there: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its files get their names."""
     here.mkdir()
     old = here / first_entry(there).name
     old.write_bytes(zstandard.compress(bytes(4) + b"other"))
     before = old.read_bytes()
-    store, bundle = InterruptedCommit(here), verify_bundle(opened(make_bundle(there)))
+    renames, rename = itertools.count(1), LocalStore.rename
+
+    def interrupt(store: LocalStore, name: str, new_name: str, *, replace: bool = False) -> None:
+        if next(renames) == 3:
+            raise KeyboardInterrupt
+        rename(store, name, new_name, replace=replace)
+
+    monkeypatch.setattr(LocalStore, "rename", interrupt)
+    store, bundle = LocalStore(here), verify_bundle(opened(make_bundle(there)))
     plan = plan_import(store, bundle, cache_dir=str(here), on_conflict="replace")
     with pytest.raises(KeyboardInterrupt):
         execute_import(store, bundle, plan, atomic=True)
     assert {p.name: p.read_bytes() for p in here.glob("*-*")} == {old.name: before}
 
 
-class Unreadable(LocalStore):
-    """A store of which one entry cannot be read."""
-
-    def fetch(self, name: str, **options: Any) -> Any:
-        if name == first_entry(Path(self.path)).name:
-            raise StoreError(name, "input/output error", code="io-error")
-        return super().fetch(name, **options)
-
-
-def test_an_atomic_copy_leaves_out_what_cannot_be_read(there: Path, tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    source, target = Unreadable(there), LocalStore(tmp_path / "here")
+def test_an_unreadable_entry(there: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here).mkdir()
+    unreadable = first_entry(there).name
+    let_fail(monkeypatch, "fetch", unreadable)
+    source, target = LocalStore(there), LocalStore(here)
     plan = plan_copy(source, plan_export(source, now_ns=OLD_NS), target, cache_dir="here")
     done = carry_out(make_source(source, plan), target, plan, now_ns=OLD_NS, atomic=True)
     assert (done.exit_code, done.rolled_back) == (3, False)
-    assert names(tmp_path / "here") == names(there) - {first_entry(there).name}
+    assert names(here) == names(there) - {unreadable}
+
+
+# Files that another user, who owns them, overwrites between their check and their use.
+
+
+_NOISE_BYTES = 1 << 18
+
+
+def write_padded(entry: Path, padding: bytes) -> None:
+    """Make an entry larger by bytes that do not compress."""
+    payload = padded(payload_of(entry), len(padding) + (1 << 16))[: -len(padding)] + padding
+    entry.write_bytes(zstandard.compress(bytes(4) + payload))
+    os.utime(entry, ns=(OLD_NS, OLD_NS))
+
+
+class OverwrittenBundle:
+    """A bundle in a file, of which another stream can take the place."""
+
+    def __init__(self, path: Path, cache: Path) -> None:
+        self.path = path
+        self.contents = contents(cache)
+        self._bytes = make_bundle(cache)
+        entry = first_entry(cache)
+        self.entry = entry.name
+        changed = bytearray(self.contents[entry.name])
+        changed[-1] ^= 1
+        entry.write_bytes(zstandard.compress(changed))
+        os.utime(entry, ns=(OLD_NS, OLD_NS))
+        other = make_bundle(cache)
+        at = opened(self._bytes).stream_at
+        stream = other[opened(other).stream_at :]
+        self._other_bytes = self._bytes[:at] + stream
+        assert len(self._other_bytes) == len(self._bytes)
+        path.write_bytes(self._bytes)
+
+    def overwrite(self, *_: object) -> None:
+        with self.path.open("r+b") as file:
+            file.write(self._other_bytes)
+
+
+@pytest.fixture
+def bundle(there: Path, tmp_path: Path) -> OverwrittenBundle:
+    write_padded(first_entry(there), os.urandom(_NOISE_BYTES))
+    return OverwrittenBundle(tmp_path / "cache.jxb", there)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_what_was_checked_is_imported(bundle: OverwrittenBundle, here: Path, atomic: bool) -> None:
+    here.mkdir()
+    with open_bundle(str(bundle.path)).file as file:
+        opened_bundle = read_bundle(file, "test")
+        with pytest.raises(BundleError, match=f"{bundle.entry} does not match its digest"):
+            jaxcache.open(here).receive(
+                opened_bundle, options=ImportOptions(atomic=atomic), check=bundle.overwrite
+            )
+    assert contents(here).items() <= bundle.contents.items()
+    assert bundle.entry not in contents(here)
+    assert not [path for path in here.glob(".jaxcache/incoming/*") if path.stat().st_size]
+
+
+def test_what_was_checked_is_restored(bundle: OverwrittenBundle, here: Path) -> None:
+
+    def overwrite(title: str, **_: bool) -> nullcontext[None]:
+        if title == "restoring":  # it was checked
+            bundle.overwrite()
+        return nullcontext()
+
+    cache = jaxcache.Cache(locate_cache(str(here)), progress=overwrite)
+    restored = cache.ci.restore(str(bundle.path), RestoreOptions(everything=True))
+    assert "does not match its digest" in restored.trouble
+    assert bundle.entry not in contents(here)
+
+
+def test_a_bundle_is_copied_as_it_was_checked(
+    bundle: OverwrittenBundle, run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify_then_overwrite(*words: Any, **options: Any) -> Bundle:
+        verified = verify_bundle(*words, **options)
+        bundle.overwrite()
+        return verified
+
+    monkeypatch.setattr("jaxcache.cache.bundle.reader.verify_bundle", verify_then_overwrite)
+    done = run_cli("copy", bundle.path, tmp_path / "new.jxb")
+    assert (done.returncode, "its stream is damaged" in done.stderr) == (1, True), done.stderr
+    assert not (tmp_path / "new.jxb").exists()
+
+
+class RewoundFile(io.BytesIO):
+    """A file whose first bytes are other ones once it was rewound for the second time."""
+
+    def __init__(self, data: bytes, later: bytes) -> None:
+        super().__init__(data)
+        self._later = later
+        self._rewinds = 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if (offset, whence) == (0, 0):
+            self._rewinds += 1
+            if self._rewinds > 1:
+                self.getbuffer()[: len(self._later)] = self._later
+        return super().seek(offset, whence)
+
+
+def test_a_signature_is_held_against_the_header_that_was_used(there: Path) -> None:
+    data = make_bundle(there)
+    later = bytes(byte ^ 1 for byte in data[:48])
+    assert read_bundle(RewoundFile(data, later), "test").head == opened(data).head
+
+
+@pytest.mark.parametrize("writable", ["owner", "group"])
+def test_a_large_entry(there: Path, tmp_path: Path, give_away: GiveAway, writable: str) -> None:
+    entry = first_entry(there)
+    write_padded(entry, os.urandom(BUFFERED_BYTES))
+    data = entry.read_bytes()
+    entry.chmod(0o664 if writable == "group" else 0o644)
+    if writable == "owner":
+        give_away(entry)
+    source = LocalStore(there)
+    plan = plan_sync(source, None, target_url="here", now_ns=OLD_NS)
+    step = next(step for step in plan.steps if step.name == entry.name)
+    parcel = make_source(source, plan).open(step)
+    with entry.open("r+b") as file:
+        file.write(bytes(len(data)))
+    os.utime(entry, ns=(OLD_NS, OLD_NS))
+    frame = b"".join(parcel.frame())
+    parcel.close()
+    assert zstandard.ZstdDecompressor().decompress(frame) == zstandard.decompress(data)

@@ -1,0 +1,494 @@
+"""The file of a bundle: the bytes it has, and that it is believed in nothing.
+
+Bundles and recipes: the same inputs give the bytes that they gave before, and those are read.
+``JAXCACHE_UPDATE_GOLDEN=1`` writes ``tests/data/containers`` anew, which a change of a format needs
+and nothing else does.
+"""
+
+import errno
+import hashlib
+import io
+import json
+import os
+import resource
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from bundling import (
+    SMALL,
+    bring,
+    contents,
+    forged,
+    forged_entry,
+    make_bundle,
+    opened,
+    payload_of,
+)
+from conftest import CORPUS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxcache.cache.archive import MAX_MANIFEST_VALUES
+from jaxcache.cache.bundle.format import (
+    MAGIC,
+    MAX_MANIFEST_RAW_BYTES,
+    BundleError,
+    BundleItem,
+    Manifest,
+    Origin,
+    SideFile,
+    check_file_name,
+    check_path,
+    decode_manifest,
+    encode_manifest,
+    is_side_file,
+    pack_header,
+    pack_manifest,
+    read_bundle,
+)
+from jaxcache.cache.bundle.reader import verify_bundle
+from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
+from jaxcache.cache.move.export_plan import plan_export
+from jaxcache.cache.recipe import Environment, Recipe, Request, encode_recipe, open_recipe
+from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
+from jaxcache.cache.verify.check import check_unknown_pieces
+from jaxcache.entry import zstd
+from jaxcache.entry.names import FileKind, split_name
+from jaxcache.errors import UntrustedError
+from jaxcache.store.local import LocalStore
+
+GOLDEN = CORPUS.parent / "containers"
+BUNDLE, RECIPE, DIGESTS = GOLDEN / "cache.jxb", GOLDEN / "run.recipe", GOLDEN / "digests.json"
+#: Others, at the level of ``export``, are in the golden record.
+CACHES = ((SMALL, 1), (SMALL, 12), (SMALL, 19), (CORPUS / "0.4.38-cpu-zlib", 19))
+BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module " * 999, b"options", bytes(70_000))}
+
+
+def bundle_of(source: Path, cache: Path, level: int) -> bytes:
+    shutil.copytree(source, cache)
+    for path in cache.rglob("*"):
+        os.utime(path, ns=(10**18, 10**18))
+    store = LocalStore(cache)
+    exported = write_stream(store, plan_export(store, now_ns=0), level=level)
+    with exported.stream:
+        return b"".join(bundle_bytes(exported))
+
+
+def recipe_bytes() -> bytes:
+    first, second, third = BLOBS
+    environment = Environment("0.10.2", "0.10.2", "cpu", 8, xla_flags=("--xla_x=1",))
+    requests = (
+        Request("jit_f", first, second, 0, (0,), (1,), key=f"jit_f-{'a' * 64}", line=3),
+        Request("jit_g", third, second, 0, (1, 0), (1, 2), compile_seconds=1.5, doubts=("x",)),
+    )
+    return b"".join(encode_recipe(Recipe((environment,), requests, ("a note",)), BLOBS.__getitem__))
+
+
+def test_the_same_inputs_give_the_bytes_of_before(tmp_path: Path) -> None:
+    made = {
+        f"{cache.name} {level}": bundle_of(cache, tmp_path / f"{cache.name}-{level}", level)
+        for cache, level in CACHES
+    }
+    made["recipe"] = recipe_bytes()
+    found = {name: hashlib.sha256(data).hexdigest() for name, data in made.items()}
+    found["zstd"] = zstd.library.zstd_version
+    if os.environ.get("JAXCACHE_UPDATE_GOLDEN"):
+        BUNDLE.write_bytes(made[f"{SMALL.name} 12"])
+        RECIPE.write_bytes(made["recipe"])
+        DIGESTS.write_text(json.dumps(found, indent=1) + "\n")
+    before = json.loads(DIGESTS.read_text())
+    if before["zstd"] != found["zstd"]:
+        pytest.skip("another zstd compresses to other bytes")
+    assert found == before
+    assert made[f"{SMALL.name} 12"] == BUNDLE.read_bytes()
+    assert made["recipe"] == RECIPE.read_bytes()
+
+
+def test_what_was_written_before_is_read(tmp_path: Path) -> None:
+    bring(BUNDLE.read_bytes(), tmp_path / "cache")
+    assert contents(tmp_path / "cache") == contents(SMALL)
+    with open_recipe(str(RECIPE)) as file:
+        assert [r.module for r in file.recipe.requests] == ["jit_f", "jit_g"]
+        assert {file.blob(r.bytecode) for r in file.recipe.requests} <= set(BLOBS.values())
+
+
+# A manifest: names stay in the cache, and sizes are bounded.
+
+
+MANIFEST = Manifest(
+    items=(
+        BundleItem("jit_f-" + "a" * 64, False, "zstd", 0, 10, 7, "0" * 64, 5, None, 0),
+        BundleItem("jit_g-" + "b" * 64, True, "zlib", 3, 10, 0, "1" * 64, 5, 6, 1),
+    ),
+    files=(SideFile("xla_gpu_kernel_cache_file", 3, "2" * 64, 9),),
+    origins=(Origin("cpu", cpu_features=("+avx2",)), Origin("gpu", ifrt_version=3)),
+    stream_sha256="3" * 64,
+    content_bytes=10,
+    since="",
+)
+DOCUMENT = json.loads(encode_manifest(MANIFEST))
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["../x", "/etc/passwd", "jit_f-" + "a" * 64, "a" * 300, "\udc80", 2**70]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("layout", ["jax", "torch"])
+def test_there_and_back(layout: str) -> None:
+    manifest = MANIFEST
+    if layout == "torch":
+        files = (SideFile("a/b.bin", 10, "2" * 64, 9),)
+        manifest = replace(MANIFEST, items=(), files=files, layout="torch")
+    data = encode_manifest(manifest)
+    assert decode_manifest(data) == manifest
+    assert (b"layout" in data) == (layout != "jax"), "as bundles were before there was another"
+
+
+def test_names_are_as_long_as_a_file_system_takes() -> None:
+    directory = "xla_gpu_per_fusion_autotune_cache_dir"
+    for name, long in (("é" * 127 + "a", False), ("é" * 128, True)):
+        assert (check_file_name(name) is not None) == long
+        assert is_side_file(f"{directory}/{name}") == (not long)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value inside."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [at]
+    for name, one in inner:
+        found += places(one, (*at, name)) if isinstance(one, dict | list) else [(*at, name)]
+    return found
+
+
+PLACES = [p for p in places(DOCUMENT) if p]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
+def test_any_value_anywhere_is_refused_or_harmless(changes: list[tuple[Any, Any]]) -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    for place, value in changes:
+        at = document
+        try:
+            for name in place[:-1]:
+                at = at[name]
+            at[place[-1]] = value
+        except (TypeError, KeyError, IndexError):
+            continue
+    try:
+        manifest = decode_manifest(json.dumps(document).encode())
+    except BundleError:
+        return
+    assert manifest.content_bytes == manifest.announced_bytes
+    names = [i.file for i in manifest.items]
+    for name in names:
+        assert split_name(name)[0] in (FileKind.ENTRY, FileKind.LEGACY_ENTRY)
+        assert "/" not in name
+        assert len(name.encode()) <= 255
+    for item in manifest.items:
+        assert 0 <= item.compile_seconds < 1 << 31
+        assert (item.atime_ns or 0).to_bytes(8, "little")
+        assert manifest.origin_of(item)
+    for file in manifest.files:
+        assert split_name(file.name)[0] in (FileKind.KERNEL_CACHE, FileKind.AUTOTUNE)
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+
+
+@settings(max_examples=100)
+@given(st.binary(max_size=300) | VALUES.map(lambda v: json.dumps(v).encode()))
+def test_anything_else_is_refused(data: bytes) -> None:
+    try:
+        decode_manifest(data)
+    except BundleError:
+        return
+    raise AssertionError(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "bits"),
+    [
+        ("entries", "compile_seconds", 31),
+        ("entries", "size_bytes", 48),
+        ("entries", "created_ns", 63),
+        ("entries", "atime_ns", 63),
+        ("files", "created_ns", 63),
+    ],
+)
+def test_numbers_have_bounds(kind: str, field: str, bits: int) -> None:
+    def read(value: int) -> Manifest:
+        document = json.loads(json.dumps(DOCUMENT))
+        document[kind][0][field] = value
+        return decode_manifest(json.dumps(document).encode())
+
+    assert (
+        getattr(getattr(read((1 << bits) - 1), {"entries": "items"}.get(kind, kind))[0], field)
+        == (1 << bits) - 1
+    )
+    with pytest.raises(BundleError, match=f"{field} of .* is invalid"):
+        read(1 << bits)
+
+
+def test_paths_of_another_layout_have_a_depth() -> None:
+    assert check_path("/".join("abcdefghijklmnop")) is None
+    assert check_path("/".join("abcdefghijklmnopq")) == "is nested deeper than 16"
+    for name in ("a//b", "/a", "a/", "a/../b", "a/.b", ""):
+        assert check_path(name), name
+
+
+def test_a_manifest_has_a_size_at_most() -> None:
+    values = b"," * MAX_MANIFEST_VALUES
+    pack_manifest(values)
+    raw = bytes(MAX_MANIFEST_RAW_BYTES)
+    pack_manifest(raw)
+    for more in (values + b"[", raw + b"x"):
+        with pytest.raises(BundleError) as caught:
+            pack_manifest(more)
+        assert caught.value.code == "too-large"
+
+
+def test_an_invalid_value_is_named_with_its_rule() -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    document["entries"][0]["size_bytes"] = -1
+    with pytest.raises(BundleError, match=r"size_bytes of entries .* 0 to 281474976710655 .*-1"):
+        decode_manifest(json.dumps(document).encode())
+    del document["entries"][0]["size_bytes"]
+    with pytest.raises(BundleError, match="size_bytes of entries is invalid: it is missing"):
+        decode_manifest(json.dumps(document).encode())
+
+
+# Bundles that are damaged, or made by somebody who means harm.
+
+
+def test_every_single_bit_flip_of_a_signed_bundle_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    generate_key(tmp_path / "key")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    smallest = min(SMALL.glob("*-cache"), key=lambda p: p.stat().st_size)
+    shutil.copy2(smallest, cache)
+    data = bytearray(make_bundle(cache, signers=(read_private_key(tmp_path / "key"),)))
+    check_signatures(opened(bytes(data)), [], required=False)
+    passed = []
+    for bit in range(len(data) * 8):
+        data[bit // 8] ^= 1 << bit % 8
+        try:
+            bundle = opened(bytes(data))
+            check_signatures(bundle, [], required=False)
+            verify_bundle(bundle)
+            passed.append(bit)
+        except (BundleError, UntrustedError):
+            pass
+        data[bit // 8] ^= 1 << bit % 8
+    assert passed == []
+    verify_bundle(opened(bytes(data)))
+
+
+def test_every_truncation_and_every_addition_is_refused() -> None:
+    data = make_bundle(SMALL)
+    for end in [*range(200), *range(200, len(data), 97), len(data) - 1]:
+        with pytest.raises(BundleError):
+            opened(data[:end])
+    with pytest.raises(BundleError, match="follows"):
+        opened(data + b"x")
+
+
+@settings(max_examples=75)
+@given(st.data())
+def test_a_damaged_bundle_is_an_error_and_nothing_else(data: st.DataObject) -> None:
+    bundle = bytearray(WHOLE)
+    kind = data.draw(st.sampled_from(["bytes", "swap", "cut", "zero"]))
+    at = data.draw(st.integers(0, len(bundle) - 1))
+    other = data.draw(st.integers(0, len(bundle) - 1))
+    start, end = sorted((at, other))
+    if kind == "bytes":
+        bundle[at : at + 8] = data.draw(st.binary(min_size=1, max_size=16))
+    elif kind == "swap":
+        bundle[at], bundle[other] = bundle[other], bundle[at]
+    elif kind == "cut":
+        del bundle[start:end]
+    else:
+        bundle[start:end] = bytes(end - start)
+    if bundle == WHOLE:
+        return
+    with pytest.raises(BundleError):
+        verify_bundle(opened(bytes(bundle)))
+
+
+WHOLE = make_bundle(SMALL)
+
+
+def test_a_forgery_that_lies_about_nothing_is_read(tmp_path: Path) -> None:
+    (entry,) = SMALL.glob("jit_loss-*-cache")
+    data = forged(lambda d: None, payload_of(entry), "jit_loss")
+    assert len(bring(data, tmp_path / "c").written) == 1
+    assert bring(forged(lambda d: None), tmp_path / "c").written == ()  # no executable
+
+
+Change = Callable[[dict[str, Any]], object]
+HOSTILE: dict[str, Change] = {
+    "traversal": lambda d: d["entries"][0].update(key="../x-" + "a" * 64),
+    "absolute": lambda d: d["entries"][0].update(key="/etc/x-" + "a" * 64),
+    "directory": lambda d: d["entries"][0].update(key="a/x-" + "a" * 64),
+    "hidden": lambda d: d["entries"][0].update(key=".x-" + "a" * 64),
+    "control": lambda d: d["entries"][0].update(key="\x1b[2J-" + "a" * 64),
+    "nul": lambda d: d["entries"][0].update(key="x\0-" + "a" * 64),
+    "surrogate": lambda d: d["entries"][0].update(key="x\udc80-" + "a" * 64),
+    "long": lambda d: d["entries"][0].update(key="x" * 190 + "-" + "a" * 64),
+    "long in bytes": lambda d: d["entries"][0].update(key="é" * 100 + "-" + "a" * 64),
+    "no key": lambda d: d["entries"][0].update(key="passwd"),
+    "empty key": lambda d: d["entries"][0].update(key=""),
+    "own": lambda d: d["files"].append(side(".jaxcache/ledger/1.jsonl")),
+    "lock": lambda d: d["files"].append(side(".lockfile")),
+    "side traversal": lambda d: d["files"].append(
+        side("xla_gpu_per_fusion_autotune_cache_dir/../../x")
+    ),
+    "side directory": lambda d: d["files"].append(
+        side("xla_gpu_per_fusion_autotune_cache_dir/a/b/c/d")
+    ),
+    "twice": lambda d: (d["entries"].append(forged_entry("jit_f", b"")),),
+    "case": lambda d: d["entries"].append(forged_entry("JIT_f", b"")),
+    "sum": lambda d: d["stream"].update(content_bytes=8),
+    "negative": lambda d: d["entries"][0].update(payload_bytes=-7),
+    "float": lambda d: d["entries"][0].update(payload_bytes=7.0),
+    "true": lambda d: d["entries"][0].update(compile_seconds=True),
+    "huge": lambda d: d["entries"][0].update(payload_bytes=1 << 60),
+    "huge time": lambda d: d["entries"][0].update(created_ns=1 << 64),
+    "huge atime": lambda d: d["entries"][0].update(atime_ns=1 << 64),
+    "codec": lambda d: d["entries"][0].update(codec="pickle"),
+    "origin": lambda d: d["entries"][0].update(origin=1),
+    "no origins": lambda d: d.update(origins=[]),
+    "digest": lambda d: d["entries"][0].update(payload_sha256="A" * 64),
+    "list": lambda d: d.update(entries={}),
+    "nothing": lambda d: d.clear(),
+    "newer": lambda d: d.update(format=2),
+    "features": lambda d: d["origins"][0].update(cpu_features=[1]),
+    "ledger": lambda d: d["entries"][0].update(ledger=3),
+}
+
+
+def side(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "size_bytes": 0,
+        "sha256": hashlib.sha256().hexdigest(),
+        "created_ns": 1,
+    }
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_manifest_is_refused(name: str) -> None:
+    with pytest.raises(BundleError):
+        opened(forged(HOSTILE[name]))
+
+
+def announce(size: int) -> Change:
+    """Of the payload and of the whole stream."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["entries"][0]["payload_bytes"] = size
+        document["stream"]["content_bytes"] = size
+
+    return change
+
+
+#: Another digest, another order, a stream that goes on, and two that end early.
+OTHER_CONTENT: list[Change] = [
+    lambda d: d["entries"][0].update(payload_sha256=hashlib.sha256(b"another").hexdigest()),
+    lambda d: d.update(
+        entries=[forged_entry("jit_b", b"load", "b"), forged_entry("jit_a", b"pay")]
+    ),
+    announce(6),
+    announce(8),
+    announce(1 << 40),
+]
+
+
+@pytest.mark.parametrize("change", OTHER_CONTENT)
+def test_a_stream_that_is_not_the_announced_one_is_refused(change: Change) -> None:
+    with pytest.raises(BundleError):
+        verify_bundle(opened(forged(change)))
+
+
+def test_manifest_bombs_are_refused_in_little_memory() -> None:
+    bomb = zstandard.ZstdCompressor(level=19).compress(bytes(150 << 20))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BundleError):
+        opened(pack_header(bomb, 0, 0) + bomb)
+    wide = pack_manifest(b"[" + b"[]," * (1 << 20) + b"0]")
+    with pytest.raises(BundleError):
+        opened(pack_header(wide, 0, 0) + wide)
+    many = zstandard.ZstdCompressor().compress(b"[" + b"[]," * (8 << 20) + b"0]")
+    with pytest.raises(BundleError, match="more values"):
+        opened(pack_header(many, 0, 0) + many)
+    deep = pack_manifest(b"[" * 200_000)
+    with pytest.raises(BundleError):
+        opened(pack_header(deep, 0, 0) + deep)
+    digits = pack_manifest(b'{"format":' + b"1" * 100_000 + b"}")
+    with pytest.raises(BundleError):
+        opened(pack_header(digits, 0, 0) + digits)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
+
+
+def test_sixteen_signatures_are_read_and_no_more() -> None:
+    packed = pack_manifest(encode_manifest(Manifest((), (), (), hashlib.sha256().hexdigest(), 0)))
+    for signed in (16, 17):
+        data = pack_header(packed, 0, signed) + bytes(96 * signed) + packed
+        if signed == 16:
+            assert len(opened(data).signatures) == 16
+        else:
+            with pytest.raises(BundleError, match="more signatures"):
+                opened(data)
+
+
+def test_absurd_headers_are_refused() -> None:
+    good = make_bundle(SMALL)
+    assert good[:8] == MAGIC
+    for offset, value in ((8, 2), (10, 17)):
+        data = bytearray(good)
+        data[offset : offset + 2] = value.to_bytes(2, "little")
+        with pytest.raises(BundleError):
+            opened(bytes(data))
+    data = bytearray(good)
+    data[12:16] = struct.pack("<I", 1 << 31)
+    with pytest.raises(BundleError):
+        opened(bytes(data))
+    for size, reason in ((64 << 20, "cut off"), ((64 << 20) + 1, "larger manifest")):
+        data[12:16] = struct.pack("<I", size)
+        with pytest.raises(BundleError, match=reason):
+            opened(bytes(data))
+    for junk in (b"", b"x", b"PK\3\4" + bytes(100), bytes(4096)):
+        with pytest.raises(BundleError):
+            opened(junk)
+
+
+def test_a_bundle_cannot_call_a_known_format_unknown() -> None:
+    frame = memoryview(b"\x28\xb5\x2f\xfd" + bytes(90))
+    assert check_unknown_pieces(iter([frame[:2], frame[2:]])) is not None
+    assert check_unknown_pieces(iter([memoryview(b"JX"), frame])) is None
+
+
+class BadSectors(io.BytesIO):
+    """A file that can be measured and not read."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_bundle_on_a_bad_disk_is_an_error_of_its_own() -> None:
+    with pytest.raises(BundleError, match=r"^test: input/output error$"):
+        read_bundle(BadSectors(WHOLE), "test")
+    bundle = replace(opened(WHOLE), file=BadSectors(WHOLE))
+    with pytest.raises(BundleError, match=r"test: .*Input/output error"):
+        verify_bundle(bundle)
