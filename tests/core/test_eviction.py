@@ -1,30 +1,32 @@
-"""A bound of the local directory: its formula, what it removes, and what documents claim of it."""
+"""The order in which a bound removes entries, the dates it goes by, and what documents claim."""
 
-import json
-import os
-import time
-import zlib
 from math import isclose, sqrt
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.eviction import CAPS, shares
 from benchmarks.traces import TRACES
 from jaxcache.core.eviction import (
     Candidate,
+    FileDates,
+    LastUse,
+    LastUses,
     choose_for_room,
     estimate_hits,
     eviction_order,
     expected_seconds,
+    find_reads,
+    find_writes,
+    mean_seconds,
+    saved_seconds,
 )
-from jaxcache.live.evictor import Evictor
-from jaxcache.live.process import Counters
-from jaxcache.live.settings import resolve
 
-NS = 1_000_000_000
+MS = 10**6
+NS = 10**9
+HOUR = 3600
+DAY = 86_400
 NOW = 2_000_000_000 * NS
 
 
@@ -51,9 +53,7 @@ def test_value(one: Candidate, seconds: float) -> None:
     ("counted", "later_seconds", "hits"),
     [(0, 0, 0), (0, 60, 0), (0, 60.001, 3), (2, 61, 3), (5, 61, 5), (2, 0, 2)],
 )
-def test_hits_are_counted_or_guessed_from_dates(
-    counted: int, later_seconds: float, hits: int
-) -> None:
+def test_hits_are_counted_or_guessed(counted: int, later_seconds: float, hits: int) -> None:
     assert estimate_hits(counted, NOW, NOW + int(later_seconds * NS)) == hits
 
 
@@ -104,9 +104,6 @@ def test_a_large_entry_stays_where_small_ones_suffice() -> None:
     assert [c.name for c in choose_for_room(old, 90, "cost", NOW)] == ["large"]
 
 
-DAY = 86_400
-
-
 @pytest.mark.parametrize("days", [(15, 7), (3, 1)])
 def test_what_was_used_lately_outlives_dearer_entries_that_were_not(days: tuple[int, int]) -> None:
     dear = candidate("dear", 10, days[0] * DAY, compile_seconds=9000.0, hits=900)
@@ -121,11 +118,6 @@ def test_what_was_used_lately_outlives_dearer_entries_that_were_not(days: tuple[
 
 
 # What a bound removes loses least: no entry of its class could stay, alone or for another.
-
-
-HOUR = 3600.0
-
-
 sizes = st.integers(0, 3000)
 seconds = st.floats(0, 4000, allow_nan=False)
 #: Within one class: used in the last two days.
@@ -150,9 +142,7 @@ def could_stay(
 
 @given(entries, st.floats(0.01, 1))
 @settings(max_examples=600, deadline=None)
-def test_no_put_back_and_no_swap_loses_less(
-    rows: "list[tuple[int, float, float, int]]", share: float
-) -> None:
+def test_no_choice_loses_less(rows: "list[tuple[int, float, float, int]]", share: float) -> None:
     candidates = [
         Candidate(f"jit_{number}", size, NOW - int(age * NS), took, hits)
         for number, (size, took, age, hits) in enumerate(rows)
@@ -167,87 +157,6 @@ def test_no_put_back_and_no_swap_loses_less(
 
     kept = [c for c in candidates if c not in chosen]
     assert could_stay(weigh(chosen), weigh(kept), excess_bytes) == []
-
-
-def write_entry(directory: Path, name: str, size: int, took: int, used: float) -> Path:
-    """Write a whole entry of about a size, that JAX compiled in whole seconds, and used then."""
-    path = directory / f"jit_{name}-{len(os.listdir(directory)):064x}-cache"
-    path.write_bytes(zlib.compress(took.to_bytes(4, "big") + os.urandom(size), 0))
-    os.utime(path, (used, used))
-    return path
-
-
-def evict(directory: Path, max_size: int) -> None:
-    """Let the live layer bring a directory to nine tenths of a size."""
-    given = resolve({"max-size": max_size})
-    Evictor(str(directory), given, Counters(), print).evict()
-
-
-def remaining(directory: Path) -> "set[str]":
-    return {path.name for path in directory.glob("*-cache")}
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    return tmp_path
-
-
-@given(st.lists(st.tuples(sizes, st.integers(0, 300)), min_size=2, max_size=9), st.floats(0.1, 1))
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_the_live_layer_saves_nothing_by_a_put_back_or_a_swap(
-    alone: Path, rows: "list[tuple[int, int]]", share: float
-) -> None:
-    directory = alone / f"cache-{len(os.listdir(alone))}"
-    directory.mkdir()
-    used = time.time() - HOUR
-    files = {write_entry(directory, "m", size, took, used): took for size, took in rows}
-    of = {path.name: (path.stat().st_size, float(took)) for path, took in files.items()}
-    total = sum(size for size, _ in of.values())
-    max_size = max(1, int(total * share))
-    evict(directory, max_size)
-    stayed = remaining(directory)
-    gone = [of[name] for name in of if name not in stayed]
-    kept = [of[name] for name in stayed]
-    excess_bytes = -int(-(total - max_size * 0.9) // 1) if total > max_size else 0
-    assert could_stay(gone, kept, excess_bytes) == []
-
-
-#: Name, bytes, seconds, and how many seconds ago it was used; the first is the dear one.
-EXAMPLE = [
-    ("dear", 547_000, 43, 2 * HOUR),
-    ("middle", 169_000, 10, 20.0),
-    *[(f"small{number}", 31_000, 2, 20.0) for number in range(10)],
-]
-
-
-@pytest.fixture
-def example(alone: Path) -> Path:
-    directory = alone / "cache"
-    directory.mkdir()
-    for name, size, took, age in EXAMPLE:
-        write_entry(directory, name, size, took, time.time() - age)
-    return directory
-
-
-@pytest.mark.parametrize("grace", ["60s", "0s"])
-def test_prune_keeps_what_is_dear_and_was_used_two_hours_ago(
-    run_cli, example: Path, grace: str
-) -> None:
-    words = ("prune", "-C", example, "--max-size", "900kB", "--grace", grace, "--yes", "--json")
-    done = run_cli(*words)
-    assert done.returncode == (0 if grace == "0s" else 3), done.stderr
-    assert any(name.startswith("jit_dear-") for name in remaining(example))
-    if grace == "0s":  # the least that frees enough
-        assert [r["compile_seconds"] for r in json.loads(done.stdout)["removed"]] == [10]
-
-
-def test_the_live_layer_keeps_what_is_dear_and_was_used_two_hours_ago(example: Path) -> None:
-    evict(example, 1_000_000)
-    assert any(name.startswith("jit_dear-") for name in remaining(example))
 
 
 def test_the_compile_of_friday_on_monday() -> None:
@@ -270,8 +179,6 @@ def test_the_compile_of_friday_on_monday() -> None:
 
 
 # What the documentation claims of the cost policy, on the traces of the benchmark.
-
-
 #: The documented margin by which cost may save less than lru on any trace.
 MARGIN = 0.01
 
@@ -288,3 +195,125 @@ def test_cost_closes_half_of_the_gap_and_never_falls_behind(fraction: float) -> 
             assert saved[policy] >= saved["lru"] - MARGIN, make.__name__
         closed.append((saved["cost"] - saved["lru"]) / (saved["clairvoyant"] - saved["lru"]))
     assert sum(closed) / len(closed) >= 0.5
+
+
+# The rule of the last use in docs/eviction.md, and the seconds that an entry saves.
+DAY_NS = DAY * NS
+
+
+def used(hit_ns: int | None = None, **dates: int | None) -> LastUse:
+    rule = LastUses(NOW)
+    files = rule.of(FileDates(**{"written_ns": NOW - 40 * DAY_NS, **dates}))
+    return rule.with_record(files, hit_ns=hit_ns)
+
+
+@pytest.mark.parametrize(
+    ("dates", "at_ns", "source"),
+    [
+        ({}, NOW - 40 * DAY_NS, "mtime"),
+        ({"read_ns": NOW - 3 * DAY_NS}, NOW - 3 * DAY_NS, "fs-atime"),
+        ({"read_ns": NOW - 50 * DAY_NS}, NOW - 40 * DAY_NS, "mtime"),
+        ({"stamp_ns": NOW - 20 * DAY_NS, "read_ns": NOW}, NOW, "fs-atime"),
+        (
+            {"stamp_ns": NOW - 20 * DAY_NS, "read_ns": NOW - 30 * DAY_NS},
+            NOW - 20 * DAY_NS,
+            "atime-file",
+        ),
+        ({"stamp_ns": NOW - 20 * DAY_NS, "hit_ns": NOW - DAY_NS}, NOW - DAY_NS, "ledger"),
+        ({"hit_ns": NOW - 2 * DAY_NS, "read_ns": NOW - DAY_NS}, NOW - DAY_NS, "fs-atime"),
+        ({"written_ns": NOW - DAY_NS, "hit_ns": NOW - 2 * DAY_NS}, NOW - DAY_NS, "mtime"),
+    ],
+)
+def test_the_latest_date_counts(dates: dict[str, int], at_ns: int, source: str) -> None:
+    assert used(**dates) == (at_ns, source)
+
+
+def test_of_the_dates_of_one_use_the_best_source_is_named() -> None:
+    hit_ns = NOW - DAY_NS
+    later = {"stamp_ns": hit_ns + NS, "read_ns": hit_ns + 59 * NS}
+    assert used(hit_ns=hit_ns, **later) == (hit_ns, "ledger")
+    assert used(**later) == (hit_ns + NS, "atime-file")
+    assert used(hit_ns=hit_ns, read_ns=hit_ns + 61 * NS) == (hit_ns + 61 * NS, "fs-atime")
+
+
+@pytest.mark.parametrize("date", ["read_ns", "stamp_ns", "hit_ns"])
+def test_a_date_of_the_future_says_nothing(date: str) -> None:
+    assert used(**{date: NOW + 2 * DAY_NS}) == (NOW - 40 * DAY_NS, "mtime")
+    assert used(**{date: NOW + 3600 * NS})[0] == NOW + 3600 * NS
+
+
+def test_an_entry_written_in_the_future_is_as_old_as_its_inode() -> None:
+    assert used(written_ns=NOW + 9 * DAY_NS, changed_ns=NOW - 3 * DAY_NS) == (
+        NOW - 3 * DAY_NS,
+        "mtime",
+    )
+    assert used(written_ns=NOW + 9 * DAY_NS, changed_ns=NOW + 9 * DAY_NS) == (0, "mtime")
+    assert used(written_ns=-1, changed_ns=NOW - DAY_NS) == (NOW - DAY_NS, "mtime")
+
+
+def dates_of(*parts: tuple[int, int, int]) -> list[int]:
+    """Ascending dates from parts of (first, number, distance)."""
+    return sorted(first + n * step for first, number, step in parts for n in range(number))
+
+
+NIGHT = NOW - DAY_NS // 2
+BACKUP = (NIGHT, 40, MS // 10)
+READS = {
+    "a backup": ([BACKUP], True),
+    "later uses": ([BACKUP, (NIGHT + DAY_NS // 4, 7, 30 * MS)], True),
+    # which ``relatime`` keeps
+    "uses of the day before": ([BACKUP, (NIGHT - DAY_NS // 2, 7, 30 * MS)], True),
+    "a file that was left out": ([BACKUP, (NIGHT - 2 * DAY_NS, 1, 1)], False),
+    "too few files": ([(NIGHT, 4, MS // 10)], False),
+    "a program that loads fast": ([(NIGHT, 40, 5 * MS)], False),
+    "a program that loads slowly": ([(NIGHT, 40, 20 * MS)], False),
+    "no file": ([], False),
+}
+
+
+@pytest.mark.parametrize(("reads", "is_sweep"), READS.values(), ids=READS)
+def test_a_backup_is_told_from_programs(reads: list[tuple[int, int, int]], is_sweep: bool) -> None:
+    sweeps = find_reads((NOW - 40 * DAY_NS, read_ns) for read_ns in dates_of(*reads))
+    assert bool(sweeps) is is_sweep
+    assert (NIGHT in sweeps) is is_sweep
+    assert (NIGHT - MS) not in sweeps
+
+
+def test_files_that_were_written_at_once_were_not_read() -> None:
+    assert not find_reads((at_ns, at_ns) for at_ns in dates_of(BACKUP))
+    unread = [(NIGHT - 9 * DAY_NS, NIGHT - 9 * DAY_NS)]
+    assert not find_reads([*unread, *((0, read_ns) for read_ns in dates_of(BACKUP))])
+
+
+def test_the_reads_of_a_backup_are_no_uses() -> None:
+    rule = LastUses(NOW, reads=find_reads((0, read_ns) for read_ns in dates_of(BACKUP)))
+    old = FileDates(written_ns=NOW - 40 * DAY_NS, read_ns=NIGHT)
+    assert rule.of(old) == (NOW - 40 * DAY_NS, "mtime")
+    assert rule.of(old._replace(read_ns=NIGHT + 3600 * NS)) == (NIGHT + 3600 * NS, "fs-atime")
+
+
+def test_a_copied_file_was_used_when_the_copied_records_say() -> None:
+    rule = LastUses(NOW, writes=find_writes(dates_of(BACKUP)))
+    then_ns = NOW - 40 * DAY_NS
+    assert rule.of(FileDates(NIGHT, stamp_ns=then_ns)) == (then_ns, "atime-file")
+    copy = rule.of(FileDates(NIGHT))
+    assert copy == (NIGHT, "mtime")
+    assert rule.with_record(copy, hit_ns=None, compiled_ns=then_ns) == (then_ns, "mtime")
+    hit_ns = NOW - 9 * DAY_NS
+    assert rule.with_record(copy, hit_ns=hit_ns, compiled_ns=then_ns) == (hit_ns, "ledger")
+
+
+def test_one_older_file_shows_that_the_others_were_not_copied() -> None:
+    writes = find_writes(dates_of(BACKUP, (NIGHT - DAY_NS // 9, 1, 1)))
+    rule = LastUses(NOW, writes=writes)
+    written = rule.of(FileDates(NIGHT))
+    assert rule.with_record(written, hit_ns=None, compiled_ns=NOW - 40 * DAY_NS) == written
+
+
+def test_an_unmeasured_compile_took_as_long_as_the_measured_ones_of_its_header() -> None:
+    means = mean_seconds([0.03, 0.09, 2.5])
+    assert saved_seconds(0.7, 0.0, means) == 0.7
+    assert saved_seconds(None, 0.0, means) == pytest.approx(0.06)
+    assert saved_seconds(None, 2.0, means) == 2.5
+    assert saved_seconds(None, 3.0, means) == 3.5
+    assert saved_seconds(None, None, {}) == 0.5

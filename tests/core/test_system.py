@@ -1,20 +1,36 @@
-"""How many cores a process may use where its control groups have a quota."""
+"""What others may put in a user's way: quotas, links and FIFOs; a directory ``~``."""
 
 import math
 import os
+import pwd
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from command_line import run_in_process
+from conftest import RunCli, clean_environment
 from processes import sh
 
+from jaxcache.cache.bundle.format import is_bundle
+from jaxcache.cache.ci.usage import records_reads
+from jaxcache.cache.trust import load_trusted
+from jaxcache.cli.output import write_file
+from jaxcache.core.configuration import ConfigFile, find_config_files, read_trusted_projects
+from jaxcache.core.names import live_directory
+from jaxcache.core.remote import connection, has_credentials
 from jaxcache.core.system import processor_quota
+from jaxcache.errors import JaxcacheError, NoJaxError, UntrustedError
+from jaxcache.live.settings import resolve
+from jaxcache.live.tier import _trusted_keys
+from jaxcache.store.local import LocalStore
+from jaxcache.warm.child.child import find_python, has_package
 
+# How many cores a process may use where its control groups have a quota.
 _V1 = {"cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"}
-
-
 _ONE, _NONE = {"cpu.max": "100000 100000"}, {"cpu.max": "max 100000"}
 #: The group of a process, what the groups contain, and the quota.
 _GROUPS = {
@@ -78,3 +94,222 @@ def test_a_quota_of_one_processor_counts_as_one_core(one_core: Path) -> None:
     join = f"open({str(one_core)!r}, 'w').write('0')"
     done = sh([sys.executable, "-c", f"{join}; {count}"], check=True)
     assert done.stdout == "1\n"
+
+
+# A link, a FIFO or a lock in the place of a file whose directory others may write.
+_OLD_NS = 10**18
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of this user that nothing may change."""
+    path = tmp_path / "victim"
+    path.write_bytes(b"precious")
+    os.utime(path, ns=(_OLD_NS, _OLD_NS))
+    return path
+
+
+def times(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_atime_ns, status.st_mtime_ns
+
+
+def test_a_trial_of_access_times_changes_no_other_file(
+    victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+
+    def put_links() -> None:
+        for path in cache.iterdir():
+            path.unlink()
+            path.symlink_to(victim)
+
+    utime = os.utime
+
+    def utime_of_links(*words: Any, **options: Any) -> None:
+        put_links()
+        utime(*words, **options)
+
+    store = LocalStore(cache)
+    expected = records_reads(store)
+    monkeypatch.setattr(os, "utime", utime_of_links)
+    assert records_reads(store) == expected
+    assert times(victim) == (_OLD_NS, _OLD_NS)
+
+
+@pytest.mark.parametrize("command", [("import",), ("show",), ("target", "show")])
+def test_no_fifo_is_waited_for(run_cli: RunCli, tmp_path: Path, command: tuple[str, ...]) -> None:
+    os.mkfifo(tmp_path / "cache.jxb")
+    assert not is_bundle(str(tmp_path / "cache.jxb"))
+    done = run_cli(*command, tmp_path / "cache.jxb", "-C", tmp_path)
+    assert done.returncode not in (0, 70), done.stderr
+
+
+def test_no_fifo_names_trusted_keys(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trusted-keys")
+    with pytest.raises(UntrustedError, match="not a regular file"):
+        load_trusted(tmp_path)
+
+
+def test_a_file_in_the_place_of_a_pipe_is_not_written_to(
+    victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def put_link() -> None:
+        pipe.unlink(missing_ok=True)
+        pipe.symlink_to(victim)
+
+    exists = os.path.exists
+
+    def exists_for_the_last_time(path: str) -> bool:
+        found = exists(path)
+        put_link()
+        return found
+
+    monkeypatch.setattr(os.path, "exists", exists_for_the_last_time)
+    with pytest.raises(JaxcacheError, match="taken the place"):
+        write_file(str(pipe), [b"report"])
+    assert victim.read_bytes() == b"precious"
+
+
+#: Writes a file while each lock that it requests is held, as by another user who watches.
+WATCHED = """
+import fcntl, os, sys
+from jaxcache.core.atomic import replace_file
+held = []
+def hold(event, args):
+    if event == "fcntl.flock" and not held:
+        assert args[1] & fcntl.LOCK_NB, "it would wait for ever"
+        held.append(os.open(f"/proc/self/fd/{args[0]}", os.O_RDONLY))
+        fcntl.flock(held[0], fcntl.LOCK_EX)
+sys.addaudithook(hold)
+replace_file(sys.argv[1], [b"whole"])
+assert held
+"""
+
+
+def test_a_new_file_is_written_although_another_process_locks_it(tmp_path: Path) -> None:
+    done = sh([sys.executable, "-c", WATCHED, tmp_path / "file"])
+    assert done.returncode == 0, done.stderr
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"whole"]
+
+
+# Without a home directory there is nothing of the user's.
+_KEY = "jaxcache-ed25519 AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+
+
+@pytest.fixture
+def clone(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a user without an account, with a directory of the name ``~``."""
+    path = tmp_path / "clone"
+    home = path / "~"
+    config = home / ".config" / "jaxcache"
+    config.mkdir(parents=True)
+    (config / "config.toml").write_text(
+        'cache-dir = "/evil"\n[live]\nenabled = true\ntiers = ["/evil"]\n'
+    )
+    (config / "trusted-keys").write_text(f"{_KEY} evil\n")
+    (config / "trusted-projects").write_text("sha256:0 /evil/pyproject.toml\n")
+    (home / ".aws").mkdir()
+    (home / ".aws" / "config").write_text("[profile p]\ncredential_process = touch evil\n")
+    (home / ".aws" / "credentials").write_text("")
+    (home / ".config" / "gcloud").mkdir()
+    (home / ".config" / "gcloud" / "application_default_credentials.json").write_text("{}")
+    shutil.copytree(corpus / "0.4.38-cpu-zstd", home / ".cache" / "jax")
+
+    def no_account(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", no_account)
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(path)
+    return path
+
+
+def run(clone: Path, *words: str) -> "tuple[int, str, str]":
+    environment = clean_environment(clone)
+    del environment["HOME"]
+    done = run_in_process(words, env=environment, cwd=clone)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.usefixtures("clone")
+def test_no_setting_of_a_directory_of_that_name_counts() -> None:
+    assert find_config_files() == []
+    assert read_trusted_projects() == {}
+    assert (resolve()["enabled"], resolve()["tiers"]) == (False, ())
+
+
+@pytest.mark.usefixtures("clone")
+def test_no_key_of_a_directory_of_that_name_is_trusted() -> None:
+    assert load_trusted() == []
+    assert _trusted_keys() == frozenset()
+
+
+@pytest.mark.parametrize("words", [(), ("-C", "~/.cache/jax"), ("-C", "~nobody-here/x")])
+def test_no_cache_in_a_directory_of_that_name_is_read(clone: Path, words: tuple[str, ...]) -> None:
+    code, output, errors = run(clone, "ls", *words)
+    assert (code, output) == (2, "")
+    assert "no home directory is known" in errors and "HOME" in errors
+
+
+def test_a_cache_that_is_named_in_full_needs_no_home(clone: Path, corpus: Path) -> None:
+    before = sorted(clone.rglob("*"))
+    code, output, errors = run(clone, "ls", "-C", str(corpus / "0.4.38-cpu-zstd"))
+    assert (code, len(output.splitlines()), errors) == (0, 7, "")
+    assert run(clone, "ls", "-C", "./~/.cache/jax")[0] == 0
+    assert sorted(clone.rglob("*")) == before
+
+
+def test_no_private_key_goes_there(clone: Path) -> None:
+    pytest.importorskip("cryptography")
+    code, _, errors = run(clone, "trust", "keygen", "ci")
+    assert (code, "no home directory is known" in errors) == (2, True)
+    assert not list(clone.rglob("*.key"))
+
+
+@pytest.mark.usefixtures("clone")
+def test_no_bucket_is_reached_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "p")
+    assert "credential_provider" not in connection("s3", {})
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    assert not has_credentials("gs")
+    with pytest.raises(FileNotFoundError):
+        live_directory("s3://bucket/x")
+
+
+def test_a_python_below_an_unknown_home_does_not_exist(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (clone / "~" / "python").symlink_to(sys.executable)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "jaxcache").mkdir()
+    (tmp_path / "jaxcache" / "config.toml").write_text('python = "~/python"\n')
+    with pytest.raises(NoJaxError, match="no home directory is known"):
+        find_python(None)
+
+
+def test_packages_are_looked_up_without_a_home(clone: Path) -> None:
+    (clone / "bin").mkdir()
+    (clone / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+    assert not has_package(str(clone / "bin" / "python"), "no_such_package")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.jaxcache]\npython = 'p'",
+        "[ tool . 'jaxcache' ]\npython = 'p'",
+        "[\"tool\"]\njaxcache = {python = 'p'}",
+        "tool.jaxcache.python = 'p'",
+        "tool = {jaxcache = {python = 'p'}}",
+    ],
+)
+def test_each_spelling_of_the_table_in_a_project_is_found(text: str) -> None:
+    file = ConfigFile("/p/pyproject.toml", text.encode(), "")
+    assert (file.names_jaxcache, file.parse()) == (True, {"python": "p"})

@@ -1,6 +1,7 @@
 """Work in the background of the user's program."""
 
 import functools
+import threading
 import weakref
 
 from jaxcache.core.threads import Background
@@ -22,3 +23,31 @@ def test_what_was_done_is_not_kept() -> None:
     del held
     background.finish(60)
     assert is_kept() is None
+
+
+def test_calls_run_in_turn_those_that_wait_once_and_failures_are_reported() -> None:
+    errors: list[BaseException] = []
+    done: list[str] = []
+    background = Background("test", errors.append)
+    background.finish(60)  # nothing was submitted
+    go = threading.Event()
+
+    def wait() -> None:
+        go.wait(60)
+        done.append(threading.current_thread().name)
+
+    def fail() -> None:
+        done.append("fail")
+        raise ValueError("broken")
+
+    for call in (wait, fail, fail):
+        background.submit(call)
+    background.finish(0.01)
+    assert done == []
+    go.set()
+    background.finish(60)
+    assert done == ["jaxcache-test", "fail"]
+    assert [str(error) for error in errors] == ["broken"]
+    background.submit(fail)
+    background.finish(60)
+    assert done == ["jaxcache-test", "fail", "fail"]

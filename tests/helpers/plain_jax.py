@@ -104,7 +104,7 @@ class _Server:
         own = {n: t for n, t in os.environ.items() if n in _BYTECODE or not n.startswith("PYTHON")}
         self._process = subprocess.Popen(
             [python, "-c", _SERVER],
-            env=own | {"PYTHONHASHSEED": "0"},
+            env=own | {"PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "1"},  # as jax sets it
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

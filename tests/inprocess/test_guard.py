@@ -21,7 +21,11 @@ CASES = Path(__file__).parents[2] / "tools" / "guard_cases"
 
 
 @pytest.mark.parametrize(
-    "program", ["changes", "late changes", "transformations", "scopes", "processes", "old"]
+    "program",
+    [
+        *("changes", "transformations", "scopes", "processes", "old"),
+        pytest.param("late changes", marks=pytest.mark.slow),
+    ],
 )
 def test_cases_of(
     program: str, inside_python: str, inside_environment: dict[str, str], tmp_path: Path
@@ -29,16 +33,9 @@ def test_cases_of(
     late, _, name = program.rpartition(" ")
     if (name == "old") != (jax_version(inside_python) < (0, 6)):
         pytest.skip("below JAX 0.6 a guard only warns, and only there")
-    done = subprocess.run(
-        [inside_python, CASES / f"{name}.py"],
-        # What is in a persistent cache would be loaded, which a guard on compiles allows.
-        env={**inside_environment, "JAX_ENABLE_COMPILATION_CACHE": "false", "LATE": late},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
+    # What is in a persistent cache would be loaded, which a guard on compiles allows.
+    env = inside_environment | {"JAX_ENABLE_COMPILATION_CACHE": "false", "LATE": late}
+    done = sh([inside_python, CASES / f"{name}.py"], env=env, cwd=tmp_path, check=True)
     cases = json.loads(done.stdout.splitlines()[-1])
     assert {case: facts["fault"] for case, facts in cases.items() if facts["fault"]} == {}
 
@@ -99,9 +96,7 @@ print(json.dumps(found))
     ("env", "after"),
     [({"JAXCACHE_GUARD": "compile:raise"}, "UnexpectedCompileError"), ({}, "compiled")],
 )
-def test_the_variable_arms_a_process(
-    run_inside: RunInside, env: dict[str, str], after: str
-) -> None:
+def test_the_variable_arms_a_guard(run_inside: RunInside, env: dict[str, str], after: str) -> None:
     assert run_inside(HEAD + ARMED, **env) == {"before": True, "after": after}
 
 
@@ -153,7 +148,7 @@ def run_guarded(run_cli: RunCli, inside_python: str, tmp_path: Path) -> RunGuard
         (":0.1", None),
     ],
 )
-def test_a_run_whose_guard_was_never_up_fails(
+def test_a_run_without_its_guard_fails(
     run_guarded: RunGuarded, seconds: str, why: str | None
 ) -> None:
     program = "import jax, time; jax.jit(lambda x: x)(1)\nfor _ in range(20): time.sleep(0.05)"
@@ -182,9 +177,7 @@ def test_run_guard_needs_no_jaxcache_beside_jax(run_guarded: RunGuarded) -> None
 
 
 @pytest.mark.parametrize("signal", [False, True])
-def test_a_run_fails_whose_program_caught_what_the_guard_refused(
-    run_guarded: RunGuarded, signal: bool
-) -> None:
+def test_a_run_fails_whose_program_caught_a_refusal(run_guarded: RunGuarded, signal: bool) -> None:
     end = "import os, sys\nsys.stdout.flush()\nos.kill(os.getpid(), 15)\n" if signal else ""
     program = (
         "import jax, jaxcache, numpy as np\n"
@@ -203,24 +196,16 @@ def test_a_run_fails_whose_program_caught_what_the_guard_refused(
     assert "0 of 1 hits · 1 refused · " in done.stderr  # what was refused is no miss
 
 
-def test_a_refused_operation_has_the_line_that_calls_it(
-    run_guarded: RunGuarded, tmp_path: Path
-) -> None:
-    program = "import jax.numpy as jnp, jaxcache\njaxcache.warmed_up()\njnp.ones(7)\n"
-    done = run_guarded(program, "--json")
-    (refused,) = (m for m in json.loads(done.stdout)["modules"] if m["outcome"] == "refused")
-    path = str(tmp_path / "program.py")
-    assert (refused["file"], refused["line"]) == (path, 3)
-    assert f"{path}:3 would compile an operation outside jax.jit: " in done.stderr
-    assert "\n  use numpy, or move it into a jitted function\n" in done.stderr
-
-
-def test_the_advice_about_an_operation_can_be_followed_where_it_is_given(
+def test_a_refused_operation_has_its_line_and_advice_that_can_be_followed(
     run_cli: RunCli, run_guarded: RunGuarded, inside_python: str, tmp_path: Path
 ) -> None:
     """``run --guard`` has no word for ``eager``; an own guard has."""
     body = "import jax.numpy as jnp, jaxcache\nx = jnp.ones((2, 2))\n"
-    done = run_guarded(f"{body}jaxcache.warmed_up()\nfloat(x[0, 0])\n")
+    done = run_guarded(f"{body}jaxcache.warmed_up()\nfloat(x[0, 0])\n", "--json")
+    (refused,) = (m for m in json.loads(done.stdout)["modules"] if m["outcome"] == "refused")
+    path = str(tmp_path / "program.py")
+    assert (refused["file"], refused["line"]) == (path, 4)
+    assert f"{path}:4 would compile an operation outside jax.jit: " in done.stderr
     assert "use numpy (np.asarray(x)[0] for x[0]), or move it into a jitted" in done.stderr
     assert "eager=" not in done.stderr
     own = tmp_path / "own.py"

@@ -18,7 +18,7 @@ from jaxcache.warm.report.report import Module, Report
 
 CELLS = [
     "import jax, jax.numpy as jnp, jaxcache, os\n"
-    "jaxcache.enable(os.environ['CACHE'])\n"
+    "jaxcache.enable(os.environ['CACHE'], tiers=[os.environ['TIER']])\n"
     "x = jnp.ones((8, 8))",
     "%load_ext jaxcache",
     "@jax.jit\ndef step(x):\n    return jnp.sin(x) @ x",
@@ -85,11 +85,9 @@ def shown(cell: dict[str, Any], kind: str) -> str:
 
 
 @pytest.mark.jax
-def test_a_notebook_ends_with_a_cell_of_hits(
-    tmp_path: Path, inside_environment: dict[str, str]
-) -> None:
+def test_cells_show_what_they_compiled(tmp_path: Path, inside_environment: dict[str, str]) -> None:
     pytest.importorskip("plotly")
-    env = inside_environment | {"CACHE": str(tmp_path / "cache")}
+    env = inside_environment | {"CACHE": str(tmp_path / "cache"), "TIER": str(tmp_path / "tier")}
     del env["JAX_COMPILATION_CACHE_DIR"]
     run = (sys.executable, "-m", "jaxcache", "run", "--json", "-C", tmp_path / "cache", "--")
     cells, printed = execute(tmp_path, CELLS, env, *run)
@@ -120,7 +118,9 @@ def test_a_notebook_ends_with_a_cell_of_hits(
     summary = json.loads(printed)["summary"]
     before = summary["compile_requests"] - 4  # what the first cell compiled: jnp.ones
     assert summary["hits"] == 1
-    assert summary["written"] == before + 3 == len(list((tmp_path / "cache").glob("*-cache")))
+    written = {path.name for path in (tmp_path / "cache").glob("*-cache")}
+    assert summary["written"] == before + 3 == len(written)
+    assert {path.name for path in (tmp_path / "tier").glob("*-cache")} == written, "at its end"
 
 
 @pytest.fixture
@@ -193,9 +193,7 @@ def test_the_line_of_phases_has_all_of_the_time() -> None:
         ((2.0, 0.0), "1.9 s saved"),
     ],
 )
-def test_whole_seconds_of_jax_are_not_summed_up_to_nothing(
-    seconds: tuple[float | None, ...], said: str
-) -> None:
+def test_whole_seconds_are_no_sum_of_nothing(seconds: tuple[float | None, ...], said: str) -> None:
     blank: dict[str, Any] = {f.name: None for f in fields(Module)} | {"occurrences": 1}
     made: list[dict[str, Any]] = [{"outcome": "hit", "compile_seconds": s} for s in seconds]
     made.append({"outcome": "written", "compile_seconds": 3.0})

@@ -1,10 +1,20 @@
-"""``jaxcache.warm_up()`` leaves nothing to trace, load or compile for the first call."""
+"""``warm_up()`` leaves nothing to do for the first call; ``explain_miss()`` explains it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import RunCli, find_jax_pythons
+from once import fill_once
 
+import jaxcache
 from tests.inprocess.conftest import RunInside
 
 pytestmark = pytest.mark.jax
+
 
 PROGRAM = """
 import functools, json
@@ -81,3 +91,161 @@ def test_zeros_execute_the_function_and_leave_its_arguments(run_inside: RunInsid
     found = run_inside(PROGRAM)
     assert found["zeros"] == [True, ["b"], False]
     assert found["errors"] == ["not-jitted", "usage", "usage"]
+
+
+# ``explain_miss()``.
+EXPLAINED = """
+import json
+import jaxcache, jax, jax.numpy as jnp
+
+@jax.jit
+def step(x):
+    return jnp.sin(x) @ x
+
+@jax.jit
+def quick(x):
+    return jnp.cos(x) @ x
+
+def told(x):
+    return [x.outcome, x.summary, [d.component for d in x.differences]]
+
+x, y = jnp.ones((8, 8)), jax.ShapeDtypeStruct((4, 4), "float32")
+count = []
+jax.monitoring.register_event_listener(lambda name, **_: count.append(name))
+found = [told(jaxcache.explain_miss(step, x))]
+silent = len([n for n in count if "compil" in n])
+step(x)
+found.append(told(jaxcache.explain_miss(step, x)))
+found.append(told(jaxcache.explain_miss(step, y)))
+jax.clear_caches()
+found.append(told(jaxcache.explain_miss(step, x)))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 60)
+with jaxcache.watch():
+    quick(x)
+jax.clear_caches()
+found.append(told(jaxcache.explain_miss(quick, x)))
+try:
+    jaxcache.explain_miss(lambda x: x, x)
+except jaxcache.JaxcacheError as error:
+    refused = error.code
+with jaxcache.watch() as report:
+    step(x)
+hits = str(jaxcache.last_misses())
+text = str(jaxcache.explain_miss(step, y))
+print(json.dumps([found, silent, refused, report.hits, text, hits]))
+"""
+
+
+def test_explain_miss_compiles_nothing(run_inside: RunInside, tmp_path: Path) -> None:
+    found, silent, refused, hits, text, misses = run_inside(EXPLAINED)
+    outcomes = [outcome for outcome, _, _ in found]
+    # JAX 0.5 keeps what is called and what is lowered apart.
+    assert outcomes[1] in ("in-memory", "hit")
+    assert outcomes[:1] + outcomes[2:] == ["miss", "miss", "hit", "miss"]
+    assert found[0][1].endswith("first time in program.py")
+    assert "not known: no record of the earlier program" in found[2][1]
+    assert found[4][2] == ["jax_persistent_cache_min_compile_time_secs"]
+    assert re.search(r"compiled too fast to be written: took [\d.]+ s, under 60 s$", found[4][1])
+    assert silent == 0, "JAX counted a request"
+    assert refused == "not-jitted"
+    assert hits == 1, "what was explained compiles, and hits, as without"
+    assert misses.startswith("1 of 1 hits")
+    assert len({f.name[:70] for f in (tmp_path / "cache").glob("jit_step-*")}) == 1
+    assert "float32[4,4]" in text
+
+
+# One edit has one cause, whoever is asked: each command and each function of the interface.
+EDITED = """
+import functools
+import jax, jax.numpy as jnp, numpy as np
+ROWS = 8
+STEPS = 2
+
+@functools.partial(jax.jit, static_argnames="steps")
+def fit(w, x, steps):
+    for _ in range(steps):
+        x = jax.nn.gelu(x @ w)
+    return x
+
+ARGUMENTS = np.ones((8, 8), np.float32), np.ones((ROWS, 8), np.float32)
+if __name__ == "__main__":
+    fit(*ARGUMENTS, steps=STEPS)
+"""
+BEFORE = """
+import jaxcache, edited
+
+with jaxcache.watch():
+    edited.fit(*edited.ARGUMENTS, steps=edited.STEPS)
+print("null")
+"""
+INSIDE = """
+import json
+import jaxcache, edited
+
+expected = jaxcache.explain_miss(edited.fit, *edited.ARGUMENTS, steps=edited.STEPS)
+with jaxcache.watch() as report:
+    edited.fit(*edited.ARGUMENTS, steps=edited.STEPS)
+(missed,) = jaxcache.last_misses()
+print(json.dumps([expected.summary, [d.cause for d in expected.differences], missed.cause]))
+"""
+FLAG = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "env", "cause"),
+    [
+        ("nn.gelu", "nn.relu", {}, "code"),
+        pytest.param("ROWS = 8", "ROWS = 16", {}, "argument-shape", marks=pytest.mark.slow),
+        pytest.param("STEPS = 2", "STEPS = 3", {}, "static-argument", marks=pytest.mark.slow),
+        ("STEPS = 2", "STEPS = 2", FLAG, "flag"),
+    ],
+    ids=["activation", "shape", "static", "flag"],
+)
+def test_all_name_the_same_cause(
+    run_cli: RunCli,
+    run_inside: Any,
+    inside_python: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    before: str,
+    after: str,
+    env: dict[str, str],
+    cause: str,
+) -> None:
+    home = tmp_path_factory.getbasetemp() / f"edits-jax{find_jax_pythons().index(inside_python)}"
+    home.mkdir(exist_ok=True)
+    cache = home / "cache"
+    script = home / "edited.py"
+    options = ("--json", "-C", cache, "--python", inside_python)
+
+    def run(*words: str | Path, **settings: str) -> Any:
+        done = run_cli(*words, env={"PYTHONWARNINGS": "", **settings})
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def compile_program() -> None:
+        """Run the program before the edit, once for all edits."""
+        run("warm", *options, script)
+        shutil.rmtree(cache)
+        run_inside(BEFORE, home=home, JAX_COMPILATION_CACHE_DIR=str(cache))
+        run("warm", *options, script)
+
+    script.write_text(EDITED)
+    fill_once(cache, compile_program)
+    script.write_text(EDITED.replace(before, after))
+
+    (explained,) = run("explain", *options, script, **env)["comparisons"]
+    (warmed,) = run("warm", *options, script, **env)["modules"]
+    (churned,) = run("explain", "--churn", "--json", "-C", cache)["modules"]
+    page = jaxcache.open(cache).report(charts=False)
+    (churn,) = jaxcache.open(cache).churn()
+    fill_once(cache, compile_program)
+    summary, causes, missed = run_inside(
+        INSIDE, home=home, JAX_COMPILATION_CACHE_DIR=str(cache), **env
+    )
+
+    assert explained["differences"][0]["cause"] == cause
+    assert churned["causes"][0]["cause"] == cause
+    assert causes[0] == cause
+    assert churn.causes[0].meaning in page
+    assert missed == warmed["cause"]
+    assert summary.endswith(warmed["cause"])

@@ -1,12 +1,10 @@
 """``jaxcache.watch()`` counts what JAX counts, in the block and nowhere else."""
 
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
-import jaxcache
 from tests.inprocess.conftest import OWN_COUNTS, RunInside
 
 pytestmark = pytest.mark.jax
@@ -187,69 +185,3 @@ def test_no_cache_is_no_error(run_inside: RunInside) -> None:
     )
     assert reason == "no-directory"
     assert "JAX has no cache directory" in text.replace("\n", " ")
-
-
-EXPLAINED = """
-import json
-import jaxcache, jax, jax.numpy as jnp
-
-@jax.jit
-def step(x):
-    return jnp.sin(x) @ x
-
-@jax.jit
-def quick(x):
-    return jnp.cos(x) @ x
-
-def told(x):
-    return [x.outcome, x.summary, [d.component for d in x.differences]]
-
-x, y = jnp.ones((8, 8)), jax.ShapeDtypeStruct((4, 4), "float32")
-count = []
-jax.monitoring.register_event_listener(lambda name, **_: count.append(name))
-found = [told(jaxcache.explain_miss(step, x))]
-silent = len([n for n in count if "compil" in n])
-step(x)
-found.append(told(jaxcache.explain_miss(step, x)))
-found.append(told(jaxcache.explain_miss(step, y)))
-jax.clear_caches()
-found.append(told(jaxcache.explain_miss(step, x)))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 60)
-with jaxcache.watch():
-    quick(x)
-jax.clear_caches()
-found.append(told(jaxcache.explain_miss(quick, x)))
-try:
-    jaxcache.explain_miss(lambda x: x, x)
-except jaxcache.JaxcacheError as error:
-    refused = error.code
-with jaxcache.watch() as report:
-    step(x)
-hits = str(jaxcache.last_misses())
-text = str(jaxcache.explain_miss(step, y))
-print(json.dumps([found, silent, refused, report.hits, text, hits]))
-"""
-
-
-def test_explain_miss_compiles_nothing(run_inside: RunInside, tmp_path: Path) -> None:
-    found, silent, refused, hits, text, misses = run_inside(EXPLAINED)
-    outcomes = [outcome for outcome, _, _ in found]
-    # JAX 0.5 keeps what is called and what is lowered apart.
-    assert outcomes[1] in ("in-memory", "hit")
-    assert outcomes[:1] + outcomes[2:] == ["miss", "miss", "hit", "miss"]
-    assert found[0][1].endswith("first time in program.py")
-    assert "not known: no record of the earlier program" in found[2][1]
-    assert found[4][2] == ["jax_persistent_cache_min_compile_time_secs"]
-    assert re.search(r"compiled too fast to be written: took [\d.]+ s, under 60 s$", found[4][1])
-    assert silent == 0, "JAX counted a request"
-    assert refused == "not-jitted"
-    assert hits == 1, "what was explained compiles, and hits, as without"
-    assert misses.startswith("1 of 1 hits")
-    assert len({f.name[:70] for f in (tmp_path / "cache").glob("jit_step-*")}) == 1
-    assert "float32[4,4]" in text
-
-
-def test_every_public_name_is_there() -> None:
-    assert {"watch", "last_misses", "explain_miss", "enable"} <= set(dir(jaxcache))
-    for name in jaxcache.__all__:
-        assert getattr(jaxcache, name) is not None

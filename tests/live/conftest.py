@@ -15,8 +15,10 @@ from plain_jax import run_plain
 from processes import sh
 
 from jaxcache.core.system import available_cores
-from live.loading_ahead import ON, START
 
+#: Keys of every JAX without the path of the cache.
+PORTABLE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+PLAIN = {"JAXCACHE_LIVE": "0"}
 #: Prints a result and what the layer counted; the modules have names of their own.
 PROGRAM = """
 import json, sys
@@ -33,6 +35,8 @@ def second(x):
 x = jax.device_put(jnp.asarray([[0.5, 1.5], [2.5, 3.5]]))
 result = [first(x).tolist(), second(x).tolist()]
 """
+#: Its functions alone.
+DEFINITIONS = PROGRAM.partition("x = jax")[0]
 #: The end of every program.
 TELL = """
 import sys
@@ -56,6 +60,11 @@ class Ran:
     def result(self) -> Any:
         """What it computed."""
         return self.document["result"]
+
+    @property
+    def hits(self) -> int:
+        """Entries that the layer has served from any place."""
+        return self["hits_local"] + self["hits_tier"]
 
     def __getitem__(self, name: str) -> int:
         return int((self.document["counts"] or {}).get(name, 0))
@@ -135,24 +144,27 @@ def run_live(jax_python: str, tmp_path: Path) -> RunLive:
         *,
         cache_dir: Path | str | None = None,
         check: bool = True,
-        options: tuple[str, ...] = (),
-        timeout: float = 240,
-        home: Path | None = None,
+        options: tuple[str | Path, ...] | None = None,
         **settings: str | None,
     ) -> Ran:
+        """Run it, forked from a Python that has imported what jax imports.
+
+        Args:
+            options: of a Python of its own, which starts and ends as usual.
+        """
         env = live_environment(
-            jax_python, home or tmp_path, tmp_path / "cache" if cache_dir is None else cache_dir
+            jax_python, tmp_path, tmp_path / "cache" if cache_dir is None else cache_dir
         )
         for name, value in settings.items():
             if value is None:
                 env.pop(name, None)
             else:
                 env[name] = value
-        command = [jax_python, *options, "-c", program + TELL]
-        if settings.get("JAXCACHE_LIVE") == "0":  # plain JAX, with which the layer is compared
-            done = run_plain(command, env=env, cwd=tmp_path, check=False)
+        words = ["-c", program + TELL]
+        if options is None:
+            done = run_plain([jax_python, *words], env=env, cwd=tmp_path, check=False)
         else:
-            done = sh(command, env=env, cwd=tmp_path, timeout=timeout)
+            done = sh([jax_python, *options, *words], env=env, cwd=tmp_path)
         lines = done.stdout.splitlines()
         document = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
         # XLA of 0.8 names tuning flags of the compiler that are no features of the CPU.
@@ -171,12 +183,23 @@ def entries(cache_dir: Path, module: str = "") -> list[Path]:
     return sorted(cache_dir.glob(f"jit_{module}*-cache"))
 
 
-@cache
+ON = {"JAXCACHE_LIVE_PRELOAD": "1"}
+#: Starts the backend, and waits until so many executables are loaded ahead as ``WAIT`` says.
+START = """
+import os, sys, time
+import jax
+jax.devices()
+layer = next((m.LAYER for name, m in sys.modules.items() if name.endswith("live.layer")), None)
+end = time.monotonic() + 120
+wanted = int(os.environ.get("WAIT", 0)) if layer else 0
+while wanted and layer.counters["preloaded"] < wanted and time.monotonic() < end:
+    time.sleep(0.01)
+"""
+
+
 def can_load_ahead(python: str) -> bool:
     """Whether that jax lets the layer load entries ahead."""
-    script = "from jax._src import util; print(hasattr(util, 'register_cache'))"
-    done = sh([python, "-c", script], check=True)
-    return done.stdout.strip() == "True"
+    return jax_version(python) >= (0, 8)
 
 
 @pytest.fixture

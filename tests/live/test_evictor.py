@@ -88,9 +88,7 @@ def test_entries_and_disuse_are_bounds_too(root: Path, keys: list[str]) -> None:
     assert left(root, keys) == list(range(11, 20))
 
 
-def test_where_entries_are_used_during_a_sweep_others_go(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_used_during_a_sweep_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = fill(root, 3)
     look = Evictor._look
     used = keys[:2]

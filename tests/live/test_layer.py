@@ -1,18 +1,118 @@
-"""The layer in programs with signal handlers, forks, a wrong clock, and plain JAX beside them."""
+"""The layer inside programs of every kind: whatever they do, they run as with plain JAX."""
 
 import json
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import RunCli
 from processes import sh
 
-from live.conftest import PROGRAM, RunLive, entries, live_environment
-from live.machines import PORTABLE
+from live.conftest import (
+    PLAIN,
+    PORTABLE,
+    PROGRAM,
+    TELL,
+    RunLive,
+    entries,
+    live_environment,
+)
 from live.test_loading import start_together
 from live.test_tiers import UNREACHABLE
 
 pytestmark = pytest.mark.jax
+
+
+RESETS = """
+import os
+from jax._src import compilation_cache
+compilation_cache.reset_cache()
+jax.clear_caches()
+again = [first(x).tolist(), second(x).tolist()]
+assert again == result
+jax.config.update("jax_compilation_cache_dir", os.environ["OTHER"])
+compilation_cache.reset_cache()
+jax.clear_caches()
+assert [first(x).tolist(), second(x).tolist()] == result
+# What JAX's own check of the contents does: put what was read and compared.
+cache = compilation_cache._cache
+key = next(iter(cache._path.glob("jit_first*-cache"))).name[: -len("-cache")]
+value = cache.get(key)
+before = (cache._path / (key + "-cache")).stat().st_mtime_ns
+cache.put(key, value)
+if hasattr(compilation_cache, "VerificationCache"):
+    checked = compilation_cache.VerificationCache(cache)
+    assert checked.get(key) is None
+    checked.put(key, value)
+assert (cache._path / (key + "-cache")).stat().st_mtime_ns == before
+# A program that JAX could not load is compiled again, and what it puts then counts.
+content = compilation_cache.decompress_executable(value)
+other = compilation_cache.compress_executable(content + b"x")
+cache.get(key)
+cache.put(key, other)
+assert cache.get(key) == other
+"""
+
+
+def test_a_reset_and_another_directory_are_survived(run_live: RunLive, tmp_path: Path) -> None:
+    ran = run_live(PROGRAM + RESETS, OTHER=str(tmp_path / "other"))
+    number = len(entries(tmp_path / "cache"))
+    assert ran["hits_local"] >= number
+    assert len(entries(tmp_path / "other")) >= 2
+    assert ran["replaced"] == 1
+    assert ran["troubles"] == 0
+
+
+UNKNOWN = """
+import jax._src.lru_cache
+jax._src.lru_cache._CACHE_SUFFIX = "-future"
+"""
+
+
+def test_an_unknown_jax_goes_on_without_the_layer(run_live: RunLive, tmp_path: Path) -> None:
+    ran = run_live(UNKNOWN + PROGRAM)
+    assert ran.document["counts"] is None
+    (line,) = ran.err.splitlines()
+    assert line.startswith("jaxcache: live is off: cannot stand in front of the cache of jax ")
+    assert "entries end in -future" in line
+    assert len(list((tmp_path / "cache").glob("jit_*-future"))) > 1
+
+
+#: What may go wrong in the layer itself, and the words on standard error.
+SABOTAGE = {
+    "at import": ("sys.modules['jaxcache.live.process'] = None", "live is off: Module"),
+    "when JAX opens its cache": ("sys.modules['jaxcache.live.directory'] = None", "live: Module"),
+    "at each call": (
+        "from jaxcache.live.directory import Directory\n"
+        "def fail(*_, **__): raise RuntimeError('broken')\n"
+        "Directory.get = Directory.put = Directory.loaded = Directory.close = fail",
+        "live: RuntimeError: broken",
+    ),
+    "in the background": (
+        "from jaxcache.live import evictor, uses\n"
+        "def fail(*_, **__): raise RuntimeError('broken')\n"
+        "evictor.Evictor._look = uses.UseLog.flush = fail",
+        "live: RuntimeError: broken",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", SABOTAGE)
+def test_whatever_fails_the_program_runs_on(run_live: RunLive, tmp_path: Path, where: str) -> None:
+    """With errors of the cache as exceptions, too: then one in its constructor is the user's."""
+    script, said = SABOTAGE[where]
+    env = {"JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1", "JAXCACHE_LIVE_MAX_SIZE": "1GB"}
+    good = run_live(cache_dir=tmp_path / "plain", **PLAIN).result
+    for _ in range(2 if "RuntimeError" in said else 1):
+        ran = run_live(f"import sys\n{script}\n{PROGRAM}", **env)
+        assert ran.result == good
+        (line,) = ran.err.splitlines()
+        assert line.startswith(f"jaxcache: {said}")
+    assert len(entries(tmp_path / "cache")) > 1
+
+
+# Signals, clocks, and a plain JAX at work in the same directory.
 #: Sends a signal before each line of the layer that the main thread runs, once. Its handler runs
 #: a function that is new, and one that the program itself runs. The alarm ends a deadlock.
 AT_EACH_LINE = """
@@ -54,13 +154,18 @@ jax.devices()
 jax.jit(first)(jnp.ones((2, 2)))
 sys.settrace(at_call)
 """
-DONE = """
+#: The second time everything hits.
+AGAIN = """
+missed = result
+jax.clear_caches()
+result = [first(x).tolist(), second(x).tolist()]
 sys.settrace(None)
-result = {"result": result, "signals": len(checkpoints), "right": all(checkpoints)}
+result = {"first": missed, "again": result}
+result |= {"signals": len(checkpoints), "right": all(checkpoints)}
 """
 
 
-def test_a_signal_handler_compiles_whatever_line_of_the_layer_it_interrupts(
+def test_a_signal_handler_compiles_at_any_line_of_the_layer(
     run_live: RunLive, tmp_path: Path
 ) -> None:
     (tmp_path / "cache").mkdir()
@@ -70,16 +175,117 @@ def test_a_signal_handler_compiles_whatever_line_of_the_layer_it_interrupts(
         "JAXCACHE_LIVE_SINGLE_FLIGHT": "10m",
         "JAXCACHE_LIVE_MAX_SIZE": "1GB",
     }
-    right = run_live(cache_dir=tmp_path / "plain", JAXCACHE_LIVE="0").result
-    for _ in range(2):  # the second one hits
-        ran = run_live(AT_EACH_LINE + PROGRAM + DONE, **settings)
-        assert ran.result["result"] == right
-        assert ran.result["right"]
-        assert ran.result["signals"] > 100
-        assert (ran["troubles"], ran.err) == (0, "")
+    right = run_live(cache_dir=tmp_path / "plain", **PLAIN).result
+    ran = run_live(AT_EACH_LINE + PROGRAM + AGAIN, **settings)
+    assert (ran.result["first"], ran.result["again"]) == (right, right)
+    assert ran.result["right"]
+    assert ran.result["signals"] > 100
+    assert (ran["troubles"], ran.err) == (0, "")
 
 
-# Children that are forked while the layer of their parent uses a bucket.
+#: The first lines of a program: how far its clock is off, in years, one after the other.
+CLOCK = """
+import itertools, time
+_years = itertools.cycle(%r)
+_real_time_ns = time.time_ns
+time.time_ns = lambda: max(0, _real_time_ns() + int(next(_years) * 365.25 * 86_400e9))
+time.time = lambda: time.time_ns() / 1e9
+"""
+#: A module that only this program has.
+THIRD = """
+@jax.jit
+def third(x):
+    return x * %d
+third(x)
+"""
+
+
+def test_a_wrong_clock_accuses_nothing(run_live: RunLive, run_cli: RunCli, tmp_path: Path) -> None:
+    settings = {
+        "JAXCACHE_LIVE_MAX_SIZE": "1GB",
+        "JAXCACHE_LIVE_SINGLE_FLIGHT": "2s",
+        "JAXCACHE_LIVE_TIERS": str(tmp_path / "tier"),
+        "JAXCACHE_LIVE_FLUSH": "60s",
+    }
+    first = run_live(**settings)
+    first_names = entries(tmp_path / "cache")
+    for number, years in enumerate([(-10,), (5, -5), (0, -60)], 2):
+        before = {path.name for path in entries(tmp_path / "cache")}
+        ran = run_live(CLOCK % (years,) + PROGRAM + THIRD % number, **settings)
+        assert ran.result == first.result
+        assert (ran["hits_local"], ran["misses"]) == (len(first_names), 1)
+        assert (ran["troubles"], ran["wait_seconds"]) == (0, 0)
+        names = {path.name for path in entries(tmp_path / "cache")}
+        assert len(names - before) == 1
+        assert names > before
+    again = run_live(PROGRAM + THIRD % number, **settings)
+    assert (again["misses"], again["rotten"], again["died_loading"]) == (0, 0, 0)
+    assert {path.name for path in entries(tmp_path / "tier")} == names
+    done = run_cli("verify", "--fix", "--grace", "0s", "-C", tmp_path / "cache")
+    assert f"{len(names)} match their checksum" in done.stderr
+    assert {path.name for path in entries(tmp_path / "cache")} == names
+
+
+#: Reads and writes through the layer; the first process, through JAX's own class below it.
+WORK = """
+import random
+from jax._src import compilation_cache as cc
+try:
+    os.close(os.open(directory + "/plain", os.O_CREAT | os.O_EXCL))
+    kind, looks = cc.LRUCache.__mro__[1], 100
+except FileExistsError:
+    kind, looks = cc.LRUCache, 1000
+made = kind(os.environ["JAX_COMPILATION_CACHE_DIR"], max_size=300_000)
+choice = random.Random(os.getpid())
+for _ in range(looks):
+    key = "jit_%d-%064x" % (choice.randrange(150), 7)
+    value = made.get(key)
+    if value is None:
+        made.put(key, cc.compress_executable(b"\\0\\0\\0\\1" + choice.randbytes(4000)))
+    else:
+        assert len(cc.decompress_executable(value)) == 4004
+result = []
+"""
+
+
+def test_a_capped_jax_and_the_layer_disturb_neither(jax_python: str, tmp_path: Path) -> None:
+    def size_bytes() -> int:
+        return sum(path.stat().st_size for path in entries(tmp_path / "cache"))
+
+    for number, limit_bytes in ((3, 600_000), (1, 300_000)):
+        ended = start_together(jax_python, tmp_path, number, WORK, JAXCACHE_LIVE_SINGLE_FLIGHT="0s")
+        assert all(p.returncode == 0 for p, _, _ in ended), [err for _, _, err in ended]
+        assert size_bytes() <= limit_bytes
+
+
+# Forked, spawned and distributed processes.
+
+
+#: A child forked when everything runs; locks that another thread held are not released in it.
+HELD = """
+import os, signal
+layer = sys.modules["jaxcache.live.layer"].LAYER
+directory = next(iter(layer.directories.values()))
+key = next(iter(directory._served))
+assert directory.tiers is not None
+with directory.loading._lock, directory._leases._lock, directory.evictor._lock:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        layer.now.loading = True
+        fine = directory.tiers is None and directory.get(key) is not None
+        fine = fine and directory.get("jit_no-" + "0" * 64) is None
+        directory.put("jit_no-" + "0" * 64, b"an entry")
+        os._exit(0 if fine else 9)
+result = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_child_has_no_tiers_and_no_held_locks(run_live: RunLive, tmp_path: Path) -> None:
+    settings = {"JAXCACHE_LIVE_SINGLE_FLIGHT": "5s", "JAXCACHE_LIVE_MAX_SIZE": "1GB"}
+    settings["JAXCACHE_LIVE_TIERS"] = str(tmp_path / "shared")
+    run_live(**settings)
+    assert run_live(PROGRAM + HELD, **settings).result == 0
 
 
 #: The parent imports jax, so that its layer asks the bucket; JAX starts in the children first.
@@ -115,11 +321,9 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("how", "place"),
     [
-        *(("fork", "there"), ("os.fork", "refuses"), ("forkserver", "there")),
-        *(
-            pytest.param(how, place, marks=pytest.mark.slow)
-            for how, place in (("fork", "refuses"), ("os.fork", "there"), ("forkserver", "refuses"))
-        ),
+        ("os.fork", "refuses"),
+        ("forkserver", "there"),
+        pytest.param("fork", "there", marks=pytest.mark.slow),
     ],
 )
 def test_a_forked_child_leaves_the_bucket_to_its_parent(
@@ -140,6 +344,7 @@ def test_a_forked_child_leaves_the_bucket_to_its_parent(
 
     assert asks(counts["parent"])
     assert all(asks(child) == (how == "forkserver") for child in counts["children"])
+    assert all(child["written"] for child in counts["children"])
 
 
 #: Opens a bucket, and once more in a child.
@@ -156,93 +361,44 @@ os.wait()
 """
 
 
-def test_a_forked_child_of_a_program_that_has_opened_a_bucket_opens_none(
-    newer_python: str, bucket: str, tmp_path: Path
-) -> None:
+def test_a_forked_child_opens_no_bucket(newer_python: str, bucket: str, tmp_path: Path) -> None:
     env = live_environment(newer_python, tmp_path, None)
     done = sh([newer_python, "-c", OPEN, bucket], env=env)
     assert done.returncode == 0, done.stderr
     assert "the process that this one was forked from has opened a bucket" in done.stdout
 
 
-# A program whose clock is wrong, or jumps while it runs: what it leaves is as with a right one.
-
-
-#: The first lines of a program: how far its clock is off, in years, one after the other.
-CLOCK = """
-import itertools, time
-_years = itertools.cycle(%r)
-_real_time_ns = time.time_ns
-time.time_ns = lambda: max(0, _real_time_ns() + int(next(_years) * 365.25 * 86_400e9))
-time.time = lambda: time.time_ns() / 1e9
-"""
-#: A module that only this program has.
-THIRD = """
-@jax.jit
-def third(x):
-    return x * %d
-third(x)
+#: One of two processes.
+DISTRIBUTED = f"""
+import os
+import jax
+jax.distributed.initialize(os.environ["ADDRESS"], 2, int(os.environ["RANK"]))
+{PROGRAM}
+{TELL}
+jax.distributed.shutdown()
 """
 
 
-def test_a_wrong_clock_removes_and_accuses_nothing(
-    run_live: RunLive, run_cli: RunCli, tmp_path: Path
-) -> None:
-    settings = {
-        "JAXCACHE_LIVE_MAX_SIZE": "1GB",
-        "JAXCACHE_LIVE_SINGLE_FLIGHT": "2s",
-        "JAXCACHE_LIVE_TIERS": str(tmp_path / "tier"),
-        "JAXCACHE_LIVE_FLUSH": "60s",
-    }
-    first = run_live(**settings)
-    first_names = entries(tmp_path / "cache")
-    for number, years in enumerate([(-10,), (10,), (5, -5), (0, -60)], 2):
-        before = {path.name for path in entries(tmp_path / "cache")}
-        ran = run_live(CLOCK % (years,) + PROGRAM + THIRD % number, **settings)
-        assert ran.result == first.result
-        assert (ran["hits_local"], ran["misses"]) == (len(first_names), 1)
-        assert (ran["troubles"], ran["wait_seconds"]) == (0, 0)
-        names = {path.name for path in entries(tmp_path / "cache")}
-        assert len(names - before) == 1
-        assert names > before
-    again = run_live(PROGRAM + THIRD % number, **settings)
-    assert (again["misses"], again["rotten"], again["died_loading"]) == (0, 0, 0)
-    assert {path.name for path in entries(tmp_path / "tier")} == names
-    done = run_cli("verify", "--fix", "--grace", "0s", "-C", tmp_path / "cache")
-    assert f"{len(names)} match their checksum" in done.stderr
-    assert {path.name for path in entries(tmp_path / "cache")} == names
+def test_distributed_processes_hit_what_they_wrote(jax_python: str, tmp_path: Path) -> None:
+    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
+    env["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
 
+    def run_second(every: str) -> dict[str, int]:
+        """Run both, and return what the layer of the second has counted."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            env["ADDRESS"] = f"127.0.0.1:{free.getsockname()[1]}"
+        env["JAXCACHE_LIVE_EVERY_PROCESS"] = every
+        command = [jax_python, "-c", DISTRIBUTED]
+        first = subprocess.Popen(command, env=env | {"RANK": "0"}, stdout=subprocess.DEVNULL)
+        second = sh(command, env=env | {"RANK": "1"})
+        assert (first.wait(240), second.returncode) == (0, 0), second.stderr
+        line = next(text for text in second.stdout.splitlines() if text.startswith('{"result"'))
+        counts: dict[str, int] = json.loads(line)["counts"]
+        return counts
 
-# A plain JAX with a size cap and the layer at work in one directory.
-
-
-#: Reads and writes through the layer; the first process, through JAX's own class below it.
-WORK = """
-import random
-from jax._src import compilation_cache as cc
-try:
-    os.close(os.open(directory + "/plain", os.O_CREAT | os.O_EXCL))
-    kind, looks = cc.LRUCache.__mro__[1], 200
-except FileExistsError:
-    kind, looks = cc.LRUCache, 2000
-made = kind(os.environ["JAX_COMPILATION_CACHE_DIR"], max_size=300_000)
-choice = random.Random(os.getpid())
-for _ in range(looks):
-    key = "jit_%d-%064x" % (choice.randrange(150), 7)
-    value = made.get(key)
-    if value is None:
-        made.put(key, cc.compress_executable(b"\\0\\0\\0\\1" + choice.randbytes(4000)))
-    else:
-        assert len(cc.decompress_executable(value)) == 4004
-result = []
-"""
-
-
-def test_a_capped_jax_and_the_layer_disturb_neither(jax_python: str, tmp_path: Path) -> None:
-    def size_bytes() -> int:
-        return sum(path.stat().st_size for path in entries(tmp_path / "cache"))
-
-    for number, limit_bytes in ((3, 600_000), (1, 300_000)):
-        ended = start_together(jax_python, tmp_path, number, WORK, JAXCACHE_LIVE_SINGLE_FLIGHT="0s")
-        assert all(p.returncode == 0 for p, _, _ in ended), [err for _, _, err in ended]
-        assert size_bytes() <= limit_bytes
+    run_second("0")
+    first = run_second("1")
+    written = first["written"]
+    assert (first.get("hits_local", 0), written > 0) == (0, True)  # "0" is as with plain JAX
+    after = run_second("1")
+    assert (after.get("misses", 0), after["hits_local"]) == (0, written)

@@ -1,5 +1,6 @@
-"""Several processes on one cold cache: each module is compiled once."""
+"""What a process notes of its loads, and leases: of several processes one compiles a module."""
 
+import hashlib
 import json
 import os
 import signal
@@ -8,13 +9,194 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import GiveAway
 
-from jaxcache.live.loading import Leases
+from jaxcache.core.seams.cache import Load
+from jaxcache.live import loading
+from jaxcache.live.loading import (
+    LastRun,
+    Leases,
+    Loading,
+    find_dead,
+    forget_runs_with,
+    read_last_run,
+    write_last_run,
+)
 from jaxcache.live.process import Counters
+from jaxcache.live.tier import Tier
 from jaxcache.store import open_store
 from live.conftest import PROGRAM, TELL, entries, live_environment
+from live.test_tier import layer_with
 
-pytestmark = pytest.mark.jax
+KEY = "jit_f-" + "a" * 64
+OTHER = "jit_g-" + "b" * 64
+
+
+# Loads under way, and those of the last run.
+
+
+def test_foreign_files_among_those_of_loads_stay(tmp_path: Path) -> None:
+    """Only what has the name and the content of such a file is removed."""
+    directory = tmp_path / ".jaxcache/live/loading"
+    directory.mkdir(parents=True)
+    names = ("notes", "12-0123456789ab", "x-0123456789ab", ".bashrc")
+    for name in names:
+        (directory / name).write_text("precious\nfile\n")
+    (directory / "13-0123456789ab").write_text("jaxcache loads\n../../../etc/passwd")
+    assert find_dead(str(tmp_path)) == (set(), set(), False)
+    assert sorted(p.name for p in directory.iterdir()) == sorted((*names, "13-0123456789ab"))
+
+
+@pytest.mark.parametrize("title", ["jaxcache loads", loading.AHEAD])
+def test_what_a_dead_process_was_loading_is_found_once(tmp_path: Path, title: str) -> None:
+    """A live process, and one whose loads are over, accuse nothing."""
+    root = str(tmp_path)
+    child = os.fork()
+    if child == 0:
+        try:
+            marks = Loading(root, title)
+            marks.begin(KEY)
+            marks.begin(OTHER)
+            marks.end(KEY)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    own = Loading(root, title)
+    own.begin(KEY)
+    is_ahead = title == loading.AHEAD
+    expected = (set() if is_ahead else {OTHER}, {OTHER} if is_ahead else set(), True)
+    assert find_dead(root) == expected
+    assert find_dead(root) == (set(), set(), False)
+    own.close()
+    assert list((tmp_path / ".jaxcache/live/loading").iterdir()) == []
+
+
+RUN = LastRun(
+    [[0, "cpu", 0]],
+    (Load(KEY, b"options", (0,), True), Load(OTHER, b"others", (0, 1), False)),
+)
+PROGRAM_NAME = "0" * 16
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    """The record of a run."""
+    write_last_run(str(tmp_path), PROGRAM_NAME, RUN)
+    return tmp_path / ".jaxcache/live/starts" / PROGRAM_NAME
+
+
+def signed(text: bytes) -> bytes:
+    """A record of any content as a run writes it."""
+    return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+
+
+def test_a_record_is_the_users_alone(record: Path, tmp_path: Path, give_away: GiveAway) -> None:
+    root = str(tmp_path)
+    assert read_last_run(root, PROGRAM_NAME) == RUN
+    assert record.stat().st_mode & 0o777 == 0o600
+    assert read_last_run(root, "1" * 16) is None
+    for mode in (0o620, 0o602):
+        record.chmod(mode)
+        assert read_last_run(root, PROGRAM_NAME) is None
+    record.chmod(0o644)
+    assert read_last_run(root, PROGRAM_NAME) == RUN
+    give_away(record)
+    assert read_last_run(root, PROGRAM_NAME) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        signed(b"{}")[:-1],
+        signed(b"no JSON"),
+        signed(b"[]"),
+        signed(b'{"loads": []}'),
+        signed(b'{"devices": [], "options": [], "loads": [["%s", 1, [], true]]}' % KEY.encode()),
+    ],
+)
+def test_a_record_of_another_form_is_none(record: Path, tmp_path: Path, content: bytes) -> None:
+    record.write_bytes(content)
+    assert read_last_run(str(tmp_path), PROGRAM_NAME) is None
+
+
+def test_a_name_in_a_record_that_is_no_key_is_left_out(record: Path, tmp_path: Path) -> None:
+    text = b'{"devices": [], "options": [""], "loads": [["../../etc/passwd", 0, [], true]]}'
+    record.write_bytes(signed(text))
+    assert read_last_run(str(tmp_path), PROGRAM_NAME) == ([], ())
+
+
+def test_records_with_a_key_that_killed_are_removed_and_others_stay(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    write_last_run(root, PROGRAM_NAME, RUN)
+    write_last_run(root, "1" * 16, LastRun([], RUN.loads[1:]))
+    forget_runs_with(root, {KEY})
+    assert read_last_run(root, PROGRAM_NAME) is None
+    assert read_last_run(root, "1" * 16) is not None
+
+
+def test_the_oldest_record_makes_room(record: Path, tmp_path: Path) -> None:
+    os.utime(record, (0, 0))
+    for number in range(1, loading._MAX_PROGRAMS + 1):
+        write_last_run(str(tmp_path), f"{number:016x}", RUN)
+    assert len(list(record.parent.iterdir())) == loading._MAX_PROGRAMS
+    assert not record.exists()
+
+
+# Leases.
+
+
+def test_who_gets_a_lease_looks_for_the_entry_again(tmp_path: Path) -> None:
+    """Its last owner may have written it since this process looked."""
+    leases = Leases(str(tmp_path), 5.0, Counters())
+    assert leases.take_or_wait(KEY, lambda: b"an entry", None) == b"an entry"
+    assert leases.take_or_wait(KEY, lambda: None, None) is None
+
+
+class StubTiers:
+    """Tiers that have no entries, and count how often somebody looks."""
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+        self.looks = 0
+
+    def last_writable(self) -> Tier:
+        return self._tier
+
+    def lookup(self, _: str, *, fresh: bool) -> tuple[None, str]:
+        self.looks += fresh
+        return None, ""
+
+
+def forge_lease(directory: Path, key: str, until: object) -> Path:
+    leases = directory / ".jaxcache/live/leases"
+    leases.mkdir(parents=True, exist_ok=True)
+    path = leases / key
+    path.write_text(json.dumps({"owner": "nobody:1", "until": until}))
+    return path
+
+
+def test_forged_leases_cost_their_limit_once(tmp_path: Path) -> None:
+    tiers = StubTiers(Tier(str(tmp_path / "tier"), layer_with(timeout=30.0)))
+    leases = Leases(str(tmp_path / "cache"), 0.7, Counters())
+    looks = []
+    for number in range(3):
+        key = f"jit_f{number}-" + "a" * 64
+        forge_lease(tmp_path / "tier", key, time.time() + 3600)
+        before = tiers.looks
+        assert leases.take_or_wait(key, lambda: None, tiers) is None
+        looks.append(tiers.looks - before)
+    assert looks[0] >= 1
+    assert looks[1:] == [0, 0]
+
+
+@pytest.mark.parametrize("until", [4e18, float("inf"), float("nan"), "soon", None, [1]])
+def test_a_lease_without_a_plausible_date_counts_for_nothing(tmp_path: Path, until: object) -> None:
+    tiers = StubTiers(Tier(str(tmp_path / "tier"), layer_with(timeout=30.0)))
+    path = forge_lease(tmp_path / "tier", KEY, until)
+    leases = Leases(str(tmp_path / "cache"), 600.0, Counters())
+    assert leases.take_or_wait(KEY, lambda: None, tiers) is None
+    assert json.loads(path.read_text())["owner"] != "nobody:1"
+
 
 #: All begin at the same moment; ``first`` takes a while to compile.
 AT_ONCE = """
@@ -79,10 +261,9 @@ def total(ended: list["tuple[subprocess.Popen[str], str, str]"], name: str) -> i
     return sum(int(d["counts"].get(name, 0)) for d in documents)
 
 
+@pytest.mark.jax
 @pytest.mark.parametrize("number", [3, pytest.param(8, marks=pytest.mark.slow)])
-def test_processes_on_a_cold_cache_compile_each_module_once(
-    jax_python: str, tmp_path: Path, number: int
-) -> None:
+def test_processes_compile_each_module_once(jax_python: str, tmp_path: Path, number: int) -> None:
     ended = start_together(jax_python, tmp_path, number, PROGRAM)
     assert all(p.returncode == 0 for p, _, _ in ended), [err for _, _, err in ended]
     modules = len(entries(tmp_path / "cache"))
@@ -91,6 +272,7 @@ def test_processes_on_a_cold_cache_compile_each_module_once(
     assert len({out.splitlines()[-1].partition('"counts"')[0] for _, out, _ in ended}) == 1
 
 
+@pytest.mark.jax
 @pytest.mark.parametrize("number", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_holder_that_dies_stops_nobody(jax_python: str, tmp_path: Path, number: int) -> None:
     ended = start_together(jax_python, tmp_path, number, MURDER + PROGRAM)
@@ -100,24 +282,27 @@ def test_a_holder_that_dies_stops_nobody(jax_python: str, tmp_path: Path, number
     assert os.path.exists(tmp_path / "dead")
 
 
-def test_who_gets_a_lease_looks_for_the_entry_again(tmp_path: Path) -> None:
-    """Its last owner may have written it since this process looked."""
-    leases = Leases(str(tmp_path), 5.0, Counters())
-    key = f"jit_first-{'a' * 64}"
-    assert leases.take_or_wait(key, lambda: b"an entry", None) == b"an entry"
-    assert leases.take_or_wait(key, lambda: None, None) is None
-
-
-def test_machines_that_share_a_directory_compile_each_module_once(
-    jax_python: str, tmp_path: Path
+@pytest.mark.jax
+@pytest.mark.parametrize("place", ["directory", "bucket"])
+def test_machines_that_share_a_tier_compile_each_module_once(
+    request: pytest.FixtureRequest, jax_python: str, tmp_path: Path, place: str
 ) -> None:
-    ended = start_together(jax_python, tmp_path, 2, PROGRAM, tier=str(tmp_path / "shared"))
+    """The leases are objects that are put only if they are not there."""
+    is_bucket = place == "bucket"
+    tier = request.getfixturevalue("bucket") if is_bucket else str(tmp_path / "shared")
+    # No answer in time counts as none, and processes at once keep a busy machine waiting.
+    env = {"JAXCACHE_LIVE_TIMEOUT": "30s"}
+    ended = start_together(jax_python, tmp_path, 2, PROGRAM, tier=tier, **env)
     assert all(p.returncode == 0 for p, _, _ in ended), [err for _, _, err in ended]
-    modules = len(entries(tmp_path / "shared"))
+    modules = len(entries(tmp_path / "machine-0"))
     assert total(ended, "misses") == total(ended, "written") == modules > 1
-    assert list((tmp_path / "shared" / ".jaxcache" / "live" / "leases").iterdir()) == []
+    assert total(ended, "troubles") == total(ended, "tier_errors") == 0
+    names = [info.name for info in open_store(tier).walk("")]
+    assert len([n for n in names if n.endswith("-cache")]) == modules
+    assert [n for n in names if "/leases/" in n] == []
 
 
+@pytest.mark.jax
 def test_a_program_that_ends_gives_its_leases_back(jax_python: str, tmp_path: Path) -> None:
     """Also where that takes longer than the upload before it."""
     slow = """
@@ -129,19 +314,3 @@ loading._delete = lambda *args: (time.sleep(0.5), real(*args))
     ended = start_together(jax_python, tmp_path, 1, slow + PROGRAM, tier=str(tmp_path / "shared"))
     assert ended[0][0].returncode == 0, ended[0][2]
     assert list((tmp_path / "shared" / ".jaxcache" / "live" / "leases").iterdir()) == []
-
-
-def test_machines_that_share_a_bucket_compile_each_module_once(
-    jax_python: str, tmp_path: Path, bucket: str
-) -> None:
-    """The leases are objects that are put only if they are not there."""
-    # No answer in time counts as none, and three processes at once keep a busy machine waiting.
-    env = {"JAXCACHE_LIVE_TIMEOUT": "30s"}
-    ended = start_together(jax_python, tmp_path, 3, PROGRAM, tier=bucket, **env)
-    assert all(p.returncode == 0 for p, _, _ in ended), [err for _, _, err in ended]
-    modules = len(entries(tmp_path / "machine-0"))
-    assert total(ended, "misses") == total(ended, "written") == modules > 1
-    assert total(ended, "troubles") == total(ended, "tier_errors") == 0
-    names = [info.name for info in open_store(bucket).walk("")]
-    assert len([n for n in names if n.endswith("-cache")]) == modules
-    assert [n for n in names if "/leases/" in n] == []

@@ -1,19 +1,66 @@
 """Executables that are loaded before JAX asks for them, inside a real JAX."""
 
+import hashlib
 import json
 import os
-import shutil
-import subprocess
+import random
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import RunCli, jax_version
 
+from jaxcache.core.system import available_cores
+from jaxcache.live.frame import DamagedEntryError, decode
 from jaxcache.render.stats import live_line
-from live.conftest import PROGRAM, Ran, RunLive, entries
-from live.loading_ahead import MANY, ON, OTHER_OPTION, START, records, write_record
+from live.conftest import (
+    ON,
+    PLAIN,
+    PROGRAM,
+    START,
+    Ran,
+    RunLive,
+    can_load_ahead,
+    entries,
+)
 
 pytestmark = pytest.mark.jax
+
+
+def records(cache: Path) -> list[Path]:
+    """The records of last runs."""
+    return sorted((cache / ".jaxcache" / "live" / "starts").glob("*"))
+
+
+def loads(cache: Path) -> dict[str, bool]:
+    """The modules of the only record, and whether each was loaded without callbacks."""
+    (path,) = records(cache)
+    document = json.loads(path.read_bytes().partition(b"\n")[2])
+    return {key.rpartition("-")[0]: is_plain for key, _, _, is_plain in document["loads"]}
+
+
+@pytest.mark.usefixtures("first")
+def test_a_damaged_record_counts_for_nothing(run_ahead: RunLive, tmp_path: Path) -> None:
+    good = loads(tmp_path / "cache")
+    (path,) = records(tmp_path / "cache")
+    path.write_bytes(path.read_bytes()[:-1])
+    ran = run_ahead()
+    assert (ran["preloaded"], ran["misses"], ran["troubles"]) == (0, 0, 0)
+    assert (loads(tmp_path / "cache"), path.stat().st_mode & 0o077) == (good, 0)
+
+
+# Answers to JAX's requests.
+#: Asks for one module with another compile option than the last run did.
+OTHER_OPTION = """
+from jax._src import compilation_cache as cc
+real = cc.get_executable_and_time
+def other(key, options, *rest):
+    if key.startswith("jit_first"):
+        options.profile_version = 7
+    return real(key, options, *rest)
+cc.get_executable_and_time = other
+"""
 
 
 def test_a_load_with_other_options_is_left_to_jax(run_ahead: RunLive, first: Ran) -> None:
@@ -22,6 +69,25 @@ def test_a_load_with_other_options_is_left_to_jax(run_ahead: RunLive, first: Ran
     used = (ran["preloaded"], ran["preload_used"], ran["preload_dropped"])
     assert (*used, ran["hits_local"]) == (number, number - 1, 1, number)
     assert ran.result == first.result
+
+
+#: XLA cannot load one module yet, such as one with a custom call that is registered later.
+FAILING = """
+from jaxcache.core.seams.cache import LoadSeam
+real = LoadSeam.load
+def failing(self, backend, load, serialized):
+    if load.key.startswith("jit_first"):
+        raise RuntimeError("no custom call of that name")
+    return real(self, backend, load, serialized)
+LoadSeam.load = failing
+"""
+
+
+def test_what_cannot_be_loaded_yet_is_left_to_jax(run_ahead: RunLive, first: Ran) -> None:
+    number = first["written"]
+    ran = run_ahead(before=FAILING, wait=number - 1)
+    assert (ran["preloaded"], ran["preload_used"]) == (number - 1, number - 1)
+    assert (ran["hits_local"], ran["troubles"], ran.result) == (number, 0, first.result)
 
 
 #: A JAX whose loads take one more argument.
@@ -36,25 +102,23 @@ xla_client.Client.deserialize_executable = newer
 """
 
 
-def test_an_argument_that_is_not_known_switches_it_off(run_ahead: RunLive, first: Ran) -> None:
+def test_an_unknown_argument_switches_it_off(
+    run_live: RunLive, run_ahead: RunLive, first: Ran
+) -> None:
+    """It says so only where somebody asks for it."""
     ran = run_ahead(before=NEWER)
     assert (ran["preloaded"], ran["hits_local"]) == (0, first["written"])
     assert "nothing is loaded ahead" in ran.err
     assert "memory" in ran.err
-
-
-def test_a_jax_that_loads_nothing_ahead_is_not_reported_where_nobody_sets_it(
-    run_live: RunLive,
-) -> None:
-    first = run_live(NEWER + PROGRAM)
     ran = run_live(NEWER + PROGRAM)
     assert (ran["preloaded"], ran["hits_local"], ran["troubles"]) == (0, first["written"], 0)
-    assert "ahead" not in first.err + ran.err
+    assert "ahead" not in ran.err
 
 
-def test_it_is_on_where_nobody_sets_it(run_ahead: RunLive) -> None:
-    number = run_ahead(JAXCACHE_LIVE_PRELOAD=None)["written"]
+def test_it_is_on_where_nobody_sets_it(run_ahead: RunLive, first: Ran) -> None:
+    number = first["written"]
     assert run_ahead(wait=number, JAXCACHE_LIVE_PRELOAD=None)["preload_used"] == number
+    assert run_ahead(JAXCACHE_LIVE_PRELOAD="0")["preloaded"] == 0
 
 
 def test_on_one_core_nothing_is_loaded_ahead(run_ahead: RunLive, first: Ran) -> None:
@@ -80,9 +144,7 @@ assert layer.counters["preload_used"] + layer.counters["preload_dropped"] == rea
     ["jax.clear_caches()", "from jax._src import compilation_cache as cc; cc.reset_cache()"],
     ids=["clear_caches", "reset_cache"],
 )
-def test_what_is_ready_is_dropped_where_jax_forgets(
-    run_ahead: RunLive, first: Ran, forget: str
-) -> None:
+def test_jax_forgets_what_is_ready_too(run_ahead: RunLive, first: Ran, forget: str) -> None:
     used = PROGRAM.partition("result =")[0]
     ran = run_ahead(used + DROPPED % forget, wait=first["written"])
     assert ran["preload_dropped"] >= 2
@@ -108,6 +170,17 @@ def test_what_nobody_asks_for_is_dropped(run_ahead: RunLive, first: Ran) -> None
     assert counts == (1, 1, 0, first["written"])
 
 
+#: So many modules, each with an entry of its own.
+MANY = """
+import numpy as np
+x = jax.device_put(np.arange(4, dtype=np.float32))
+def make(number):
+    def function(x):
+        return jax.numpy.sin(x * (number + 1)) @ x
+    function.__name__ = f"many{number}"
+    return jax.jit(function)
+result = [make(number)(x).tolist() for number in range(int(os.environ["NUMBER"]))]
+"""
 #: Few entries are loaded beyond those that JAX has asked for.
 CAREFUL = "from jaxcache.live import preload\npreload._MAX_UNASKED = 2\n"
 #: Asks for half of the entries, and waits until more are loaded ahead than without that.
@@ -161,9 +234,7 @@ def test_a_cap_set_after_the_backends_started_counts(run_ahead: RunLive, tmp_pat
     assert entries(tmp_path / "cache") == []
 
 
-def test_loading_ahead_is_no_use_of_an_entry(
-    run_ahead: RunLive, first: Ran, tmp_path: Path
-) -> None:
+def test_loading_ahead_is_no_use(run_ahead: RunLive, first: Ran, tmp_path: Path) -> None:
     number = first["written"]
     long_ago = 10**18
     for path in entries(tmp_path / "cache"):
@@ -173,7 +244,7 @@ def test_loading_ahead_is_no_use_of_an_entry(
 
 
 @pytest.mark.parametrize("other", ["directory", "notebook"])
-def test_programs_without_a_script_have_a_record_each(
+def test_each_program_has_its_record(
     run_ahead: RunLive, first: Ran, tmp_path: Path, other: str
 ) -> None:
     if other == "directory":
@@ -208,41 +279,21 @@ def test_run_counts_what_was_loaded_ahead_as_hits(
     assert line.endswith("of loads hidden")
 
 
-def test_an_entry_that_only_a_tier_has_is_fetched_and_loaded_ahead(
-    run_ahead: RunLive, tmp_path: Path
-) -> None:
+def test_what_only_a_tier_has_is_loaded_ahead(run_ahead: RunLive, tmp_path: Path) -> None:
+    """A damaged entry here is not: JAX's request reports it, although a tier has it."""
     tier = {"JAXCACHE_LIVE_TIERS": str(tmp_path / "tier")}
     first = run_ahead(**tier)
     number = len(entries(tmp_path / "tier"))
+    (damaged,) = entries(tmp_path / "cache", "first")
     for entry in entries(tmp_path / "cache"):
         entry.unlink()
-    ran = run_ahead(wait=number, **tier)
-    assert (ran["preload_used"], ran["hits_tier"], ran["misses"]) == (number, number, 0)
-    assert ran.result == first.result
+    damaged.write_bytes(b"entry")
+    ran = run_ahead(wait=number - 1, **tier)
+    assert (ran["preload_used"], ran["rotten"]) == (number - 1, 1)
+    assert (ran["hits_tier"], ran["misses"], ran.result) == (number, 0, first.result)
 
 
-def test_a_damaged_entry_is_counted_although_a_tier_has_it(
-    run_ahead: RunLive, tmp_path: Path
-) -> None:
-    tier = {"JAXCACHE_LIVE_TIERS": str(tmp_path / "tier")}
-    first = run_ahead(**tier)
-    (path,) = entries(tmp_path / "cache", "first")
-    path.write_bytes(path.read_bytes()[:-1])
-    ran = run_ahead(wait=first["written"] - 1, **tier)
-    assert (ran["rotten"], ran["hits_tier"], ran["misses"]) == (1, 1, 0)
-    assert ran.result == first.result
-
-
-# Modules with host callbacks, and custom calls, where entries are loaded ahead.
-
-
-def loads(cache: Path) -> dict[str, bool]:
-    """The modules of the only record, and whether each was loaded without callbacks."""
-    (path,) = records(cache)
-    document = json.loads(path.read_bytes().partition(b"\n")[2])
-    return {key.rpartition("-")[0]: is_plain for key, _, _, is_plain in document["loads"]}
-
-
+# Modules with host callbacks.
 #: Every way to call back into Python, and one module that does not.
 CALLBACKS = """
 import jax.numpy as jnp, numpy as np
@@ -287,11 +338,7 @@ result.append(sorted(seen))
 CALLING = ("printed", "pure", "io", "scanned", "mapped")
 
 
-def test_what_calls_back_into_python_is_never_loaded_ahead(
-    run_ahead: RunLive, tmp_path: Path
-) -> None:
-    without = run_ahead(CALLBACKS, JAXCACHE_LIVE_PRELOAD="0")
-    assert records(tmp_path / "cache") == []
+def test_what_calls_back_is_never_loaded_ahead(run_ahead: RunLive, tmp_path: Path) -> None:
     first = run_ahead(CALLBACKS)
     recorded = loads(tmp_path / "cache")
     cached = [name for name in CALLING if entries(tmp_path / "cache", name)]
@@ -300,9 +347,9 @@ def test_what_calls_back_into_python_is_never_loaded_ahead(
     ready = len(entries(tmp_path / "cache")) - len(cached)
     ahead = run_ahead(CALLBACKS, wait=ready)
     assert ahead["preloaded"] == ahead["preload_used"] == ready
-    assert without.result == first.result == ahead.result
-    assert without.out.splitlines()[:-1] == ahead.out.splitlines()[:-1] == ["sum 8.0"]
-    assert ahead["hits_local"] == first["hits_local"] == len(entries(tmp_path / "cache"))
+    assert first.result == ahead.result
+    assert ahead.out.splitlines()[:-1] == ["sum 8.0"]
+    assert ahead["hits_local"] == len(entries(tmp_path / "cache"))
 
 
 def test_a_request_with_callbacks_is_left_to_jax_whatever_the_record_says(
@@ -315,61 +362,217 @@ def test_a_request_with_callbacks_is_left_to_jax_whatever_the_record_says(
     (path,) = records(cache)
     document = json.loads(path.read_bytes().partition(b"\n")[2])
     document["loads"] = [[*load[:3], True] for load in document["loads"]]
-    write_record(path, json.dumps(document).encode())
+    text = json.dumps(document).encode()
+    path.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
     ran = run_ahead(CALLBACKS, wait=len(entries(cache)))
     assert ran["preloaded"] == len(entries(cache))
     assert ran["preload_used"] == len(entries(cache)) - len(CALLING)
     assert ran.result == good.result
 
 
-#: A custom call by XLA's foreign function interface.
-TWICE = """
-#include "xla/ffi/api/ffi.h"
-namespace ffi = xla::ffi;
-static ffi::Error twice(ffi::Buffer<ffi::F32> x, ffi::ResultBuffer<ffi::F32> y) {
-  for (size_t i = 0; i < x.element_count(); ++i) y->typed_data()[i] = 2 * x.typed_data()[i];
-  return ffi::Error::Success();
-}
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    Twice, twice, ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::F32>>().Ret<ffi::Buffer<ffi::F32>>());
-"""
-REGISTER = """
-import ctypes, os, jax
-library = ctypes.cdll.LoadLibrary(os.environ["LIBRARY"])
-jax.ffi.register_ffi_target("jaxcache_twice", jax.ffi.pycapsule(library.Twice), platform="cpu")
-"""
-CUSTOM = """
-import numpy as np
-@jax.jit
-def doubled(x):
-    return jax.ffi.ffi_call("jaxcache_twice", jax.ShapeDtypeStruct((3,), np.float32))(x) + 1
-@jax.jit
-def factor(x):
-    return jax.numpy.linalg.cholesky(x)  # by LAPACK, a custom call of JAX's own
-values = (np.arange(3, dtype=np.float32), np.eye(3, dtype=np.float32) * 4)
-result = [f(jax.device_put(x)).tolist() for f, x in zip((doubled, factor), values)]
+# Deaths, kills and damage.
+#: Dies while the module ``first`` is loaded ahead.
+DEADLY = """
+import jax, os, signal
+from jaxcache.core.seams.cache import LoadSeam
+real = LoadSeam.load
+def deadly(self, backend, load, serialized):
+    if load.key.startswith("jit_first"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, backend, load, serialized)
+LoadSeam.load = deadly
 """
 
 
-def test_custom_calls_give_the_same_results(
-    run_ahead: RunLive, jax_python: str, tmp_path: Path
+def test_after_a_death_the_entry_is_loaded_by_request(
+    run_live: RunLive, run_ahead: RunLive, first: Ran, tmp_path: Path
 ) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler")
-    look = [jax_python, "-c", "import jax; print(jax.ffi.include_dir())"]
-    headers = subprocess.check_output(look, text=True).strip()
-    (tmp_path / "twice.cc").write_text(TWICE)
-    library = tmp_path / "twice.so"
-    compiler = ["g++", "-shared", "-fPIC", "-std=c++17", "-I", headers, tmp_path / "twice.cc"]
-    subprocess.run([*compiler, "-o", library], check=True)
-    first = run_ahead(CUSTOM, before=REGISTER, LIBRARY=str(library))
-    number = len(entries(tmp_path / "cache"))
-    assert entries(tmp_path / "cache", "doubled")
-    assert first.result[0] == [1.0, 3.0, 5.0]
-    ran = run_ahead(CUSTOM, before=REGISTER, wait=number, LIBRARY=str(library))
-    assert ran["preload_used"] == number
-    # XLA cannot load that module before it is registered; JAX loads it on request
-    late = run_ahead(REGISTER + CUSTOM, wait=number - 1, LIBRARY=str(library))
-    assert late["preloaded"] >= number - 1
-    for each in (ran, late):
-        assert (each["hits_local"], each["misses"], each.result) == (number, 0, first.result)
+    number = first["written"]
+    died = run_live(DEADLY + START + PROGRAM, WAIT="99", check=False, **ON)
+    assert died.code == -signal.SIGKILL
+    ran = run_ahead()
+    assert (ran["preloaded"], ran["died_loading"], ran["hits_local"]) == (0, 0, number)
+    assert ran.result == first.result
+    assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
+    assert run_ahead(wait=number)["preload_used"] == number
+
+
+#: Dies while JAX is given the module ``first``, which is ready.
+HANDED_OVER = """
+from jaxcache.core.seams.cache import LoadSeam
+real = LoadSeam.describe_call
+def deadly(self, key, *rest):
+    if key.startswith("jit_first"):
+        os.kill(os.getpid(), 9)
+    return real(self, key, *rest)
+LoadSeam.describe_call = deadly
+"""
+
+
+def test_a_kill_while_an_executable_is_handed_over_costs_no_entry(
+    run_live: RunLive, run_ahead: RunLive, first: Ran, tmp_path: Path
+) -> None:
+    number = first["written"]
+    program = START + HANDED_OVER + PROGRAM
+    died = run_live(program, WAIT=str(number), check=False, **ON)
+    assert died.code == -signal.SIGKILL
+    ran = run_ahead(wait=number)
+    assert (ran["preload_used"], ran["died_loading"], ran["misses"]) == (number, 0, 0)
+    assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
+
+
+#: Dies in some loads of executables.
+DEADLY_LOAD = """
+import os, threading
+from jax._src.lib import xla_client
+load = xla_client.Client.deserialize_executable
+def deadly(client, serialized, *args, **kwargs):
+    if %s:
+        os.kill(os.getpid(), 9)
+    return load(client, serialized, *args, **kwargs)
+if hasattr(load, "__nb_signature__"):  # loading ahead reads it
+    deadly.__nb_signature__ = load.__nb_signature__
+xla_client.Client.deserialize_executable = deadly
+"""
+#: Dies while JAX itself loads the module ``first``, whose options differ from the record's.
+REFUSED = DEADLY_LOAD % "threading.current_thread() is threading.main_thread()"
+#: Dies in each load of the module ``first``, as over a damaged executable.
+ALWAYS_DEADLY = DEADLY_LOAD % 'b"jit_first" in serialized'
+
+
+def test_an_entry_that_kills_the_process_in_a_load_by_request_moves_to_quarantine(
+    run_live: RunLive, run_ahead: RunLive, first: Ran, tmp_path: Path
+) -> None:
+    number = first["written"]
+    program = REFUSED + START + OTHER_OPTION + PROGRAM
+    died = run_live(program, WAIT=str(number), check=False, **ON)
+    assert died.code == -signal.SIGKILL
+    ran = run_ahead()
+    assert (ran["died_loading"], ran["misses"], ran["hits_local"]) == (1, 1, number - 1)
+
+
+def test_an_entry_kills_two_processes_at_most(
+    run_ahead: RunLive, first: Ran, tmp_path: Path
+) -> None:
+    for _ in range(2):  # ahead, and by request
+        died = run_ahead(before=ALWAYS_DEADLY, wait=0, check=False)
+        assert died.code == -signal.SIGKILL
+    ran = run_ahead(before=ALWAYS_DEADLY)
+    assert (ran["died_loading"], ran["misses"], ran.result) == (1, 1, first.result)
+
+
+_SWEEPS = pytest.mark.slow
+
+
+def damage(path: Path, choice: random.Random, *, truncates: bool) -> None:
+    """Truncate an entry, or flip one of the bits that mean something."""
+    whole = path.read_bytes()
+    while True:
+        bad = bytearray(whole)
+        if truncates:
+            bad = bad[: choice.randrange(len(whole))]
+        else:
+            bit = choice.randrange(len(whole) * 8)
+            bad[bit // 8] ^= 1 << bit % 8
+        try:
+            is_damaged = decode(bytes(bad)).content != decode(whole).content
+        except DamagedEntryError:
+            is_damaged = True
+        if is_damaged:
+            path.write_bytes(bad)
+            return
+
+
+@pytest.mark.parametrize("number", [12, pytest.param(120, marks=_SWEEPS)], ids=["sample", "sweep"])
+def test_no_damaged_entry_is_loaded_ahead(run_ahead: RunLive, tmp_path: Path, number: int) -> None:
+    first = run_ahead(MANY, NUMBER=str(number))
+    total = len(entries(tmp_path / "cache"))
+    at_once = min(total, 64)  # more only as JAX asks for them
+    # It is loaded after the damaged ones before it were looked at.
+    (sound,) = entries(tmp_path / "cache", f"many{min(number, 56) - 1}-")
+    choice = random.Random(5)
+    damaged = [path for path in entries(tmp_path / "cache") if path != sound]
+    for trial, path in enumerate(damaged):
+        damage(path, choice, truncates=trial % 4 == 3)
+    ran = run_ahead(MANY, wait=1, NUMBER=str(number))
+    counts = (ran["preloaded"], ran["rotten"], ran["replaced"])
+    assert counts == (1, len(damaged), len(damaged))
+    assert (ran.result, ran["troubles"]) == (first.result, 0)
+    again = run_ahead(MANY, wait=at_once, NUMBER=str(number))
+    assert again["preload_used"] >= at_once
+    assert (again["rotten"], again["misses"], again.result) == (0, 0, first.result)
+
+
+#: Spoils an entry that the thread has read, and loaded ahead.
+SPOILED = """
+import glob
+(path,) = glob.glob(os.environ["JAX_COMPILATION_CACHE_DIR"] + "/jit_first-*-cache")
+with open(path, "r+b") as file:
+    last = file.seek(-1, os.SEEK_END)
+    byte = file.read()[0]
+    file.seek(last)
+    file.write(bytes([byte ^ 1]))
+"""
+
+
+def test_an_entry_that_changes_is_read_again(run_ahead: RunLive, first: Ran) -> None:
+    number = first["written"]
+    ran = run_ahead(SPOILED + PROGRAM, wait=number)
+    assert (ran["rotten"], ran["replaced"], ran["preload_used"]) == (1, 1, number - 1)
+    assert ran.result == first.result
+
+
+# Threads and forked children.
+#: Counts JAX's own events.
+COUNT = """
+import collections, os
+import jax
+events = collections.Counter()
+jax.monitoring.register_event_listener(lambda name, **_: events.update([name]))
+"""
+COUNTED = """
+cache = {n: c for n, c in events.items() if n.startswith("/jax/compilation_cache/")}
+result = {"values": result, "events": cache, "used": layer and layer.counters["preload_used"]}
+"""
+THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+import jax.numpy as jnp, numpy as np
+x = jax.device_put(np.arange(4, dtype=np.float32))
+def make(number):
+    def function(x):
+        return jnp.sin(x * number) @ x
+    function.__name__ = f"function{number}"
+    return jax.jit(function)
+with ThreadPoolExecutor(4) as pool:
+    result = list(pool.map(lambda number: make(number)(x).tolist(), range(6)))
+"""
+#: Before any backend is there; the child computes, and then the parent.
+FORK = """
+child = os.fork()
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [START + THREADS, FORK + START + PROGRAM], ids=["threads", "fork"]
+)
+def test_counts_keys_and_results_are_those_of_plain_jax(
+    run_live: RunLive, jax_python: str, tmp_path: Path, program: str
+) -> None:
+    def start(**env: str) -> list[dict[str, Any]]:
+        ran = run_live(COUNT + program + COUNTED, **ON | env)
+        return [json.loads(line)["result"] for line in ran.out.splitlines()]
+
+    filled = start()
+    names = [path.name for path in entries(tmp_path / "cache")]
+    plain = start(**PLAIN)
+    loads = min(told["events"]["/jax/compilation_cache/cache_hits"] for told in plain)
+    assert loads > 0
+    is_on = can_load_ahead(jax_python) and available_cores() > 1
+    ahead = start(WAIT=str(loads if is_on else 0))
+    assert [told["events"] for told in ahead] == [told["events"] for told in plain]
+    assert [told["values"] for told in ahead] == [told["values"] for told in filled]
+    assert [told["values"] for told in ahead] == [told["values"] for told in plain]
+    assert [path.name for path in entries(tmp_path / "cache")] == names
+    assert all(told["used"] == (loads if is_on else 0) for told in ahead)

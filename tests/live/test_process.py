@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import RunCli
+from conftest import REPOSITORY, RunCli
 
 from jaxcache.live.process import COUNTERS, SUMS, Counters, Metrics, text_format
 from live.conftest import PROGRAM, RunLive, entries
@@ -44,10 +44,72 @@ def test_the_text_format_has_every_counter_with_help_and_type() -> None:
     assert 'tier_hits_total{tier="s3://a/\\"b\\"\\\\c"} 1\n' in text
 
 
+def test_the_documented_counters_exist() -> None:
+    page = (REPOSITORY / "docs" / "live.md").read_text()
+    text = page.partition("## Counters")[2].partition("## Take it away")[0]
+    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", text.partition("Among them:")[2]))
+    assert named <= {*COUNTERS, *SUMS}
+    assert len(named) > 10
+
+
+def test_the_closing_line_has_what_is_not_zero() -> None:
+    counters = Counters()
+    counters.count("hits_local", 3)
+    counters.add("compile_seconds", 1.25)
+    assert counters.summary() == "3 hits, 0 misses, 0.00 s reading, 1.2 s compiling"
+    for name, number in (("hits_tier", 2), ("misses", 1), ("evicted", 4), ("rotten", 5)):
+        counters.count(name, number)
+    for tier in ("/nfs", "/a", "/nfs"):
+        counters.hit_in(tier)
+    assert counters.summary() == (
+        "5 hits (3 local, 1 from /a, 2 from /nfs), 1 misses, 5 damaged, 4 evicted, "
+        "0.00 s reading, 1.2 s compiling"
+    )
+
+
+class Listener:
+    """Receives events as ``jax.monitoring`` does."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def record_event(self, name: str) -> None:
+        self.events.append(name)
+        raise RuntimeError("a listener of the user's")
+
+    def record_event_duration_secs(self, name: str, seconds: float) -> None:
+        self.events.append((name, seconds))
+        raise RuntimeError("a listener of the user's")
+
+
+def test_counts_are_events_of_jax_and_its_listeners_stop_nobody() -> None:
+    listener = Listener()
+    counters = Counters()
+    counters.count("misses")  # before jax is imported
+    counters.tell(listener)
+    counters.count("misses")
+    counters.add("miss_seconds", 0.5)
+    counters.add("read_bytes", 7)
+    assert counters.snapshot() == {"misses": 2, "miss_seconds": 0.5, "read_bytes": 7}
+    prefix = "/jaxcache/live/"
+    assert listener.events == [f"{prefix}misses", (f"{prefix}miss_seconds", 0.5)]
+    counters.reset()
+    assert counters.snapshot() == {}
+
+
+def test_totals_have_each_count_once(tmp_path: Path) -> None:
+    counters = counted()
+    for _ in range(2):
+        counters.save_totals(str(tmp_path))
+    counters.count("hits_local")
+    counters.save_totals(str(tmp_path))
+    counted().save_totals(str(tmp_path))
+    totals = json.loads((tmp_path / ".jaxcache" / "live" / "totals").read_text())
+    assert totals == {"hits_local": 7, "compile_seconds": 2.5}
+
+
 @pytest.mark.parametrize("number", ["Infinity", "1" + "0" * 400, "-5"])
-def test_absurd_totals_are_replaced_and_stop_nobody(
-    tmp_path: Path, run_cli: RunCli, number: str
-) -> None:
+def test_absurd_totals_are_replaced(tmp_path: Path, run_cli: RunCli, number: str) -> None:
     directory = tmp_path / "cache" / ".jaxcache" / "live"
     directory.mkdir(parents=True)
     (directory / "totals").write_text(f'{{"hits_local": {number}, "evicted": 2}}')
@@ -57,36 +119,27 @@ def test_absurd_totals_are_replaced_and_stop_nobody(
     assert (kept["hits_local"], kept["evicted"]) == (3, 2)
 
 
+@pytest.mark.parametrize("target", ["0.0.0.0:9464", ":9464", "otel"])
+def test_what_is_not_a_path_is_no_file_of_metrics(target: str) -> None:
+    with pytest.raises(ValueError, match="must be a file with its directory"):
+        Metrics(target, counted())
+
+
 def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"nowhere/jax.prom cannot be written"):
         Metrics(str(tmp_path / "nowhere" / "jax.prom"), counted())
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize(
-    "value", ["0.0.0.0:9464", *(pytest.param(v, marks=pytest.mark.slow) for v in (":9464", "otel"))]
-)
-def test_what_is_not_a_path_is_refused_in_one_line(
-    run_live: RunLive, tmp_path: Path, value: str
-) -> None:
-    ran = run_live(JAXCACHE_LIVE_METRICS=value)
-    assert ran.err == (
-        "jaxcache: live: no metrics: metrics must be a file with its directory, "
-        f"such as /run/jax-{{pid}}.prom (got {value!r})\n"
-    )
-    assert ran["written"] > 0
-    assert not (tmp_path / value).exists()
-
-
-@pytest.mark.jax
 def test_a_program_reads_its_own_counters(run_live: RunLive) -> None:
     before = "import jaxcache\nassert jaxcache.counters() == {}\n"
     after = "result = jaxcache.counters()\n"
-    ran = run_live(before + PROGRAM + after)
+    ran = run_live(before + PROGRAM + after, JAXCACHE_LIVE_METRICS=":9464")
     counters = ran.result
     assert set(counters) == {*COUNTERS, *SUMS}
     assert counters == dict.fromkeys(counters, 0) | ran.document["counts"]
     assert counters["written"] > 0 == counters["evicted"]
+    assert ran.err.startswith("jaxcache: live: no metrics: metrics must be a file ")
     assert run_live(before + PROGRAM + after, JAXCACHE_LIVE="0").result == {}
 
 
@@ -110,9 +163,7 @@ def test_processes_that_end_at_once_all_count(run_live: RunLive, tmp_path: Path)
 
 
 @pytest.mark.jax
-def test_every_view_shows_what_two_runs_have_counted(
-    run_live: RunLive, run_cli: RunCli, tmp_path: Path
-) -> None:
+def test_every_view_shows_the_counts(run_live: RunLive, run_cli: RunCli, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     file = {"JAXCACHE_LIVE_METRICS": str(tmp_path / "jax-{pid}.prom")}
     first = run_live(**file)
@@ -141,26 +192,3 @@ def test_every_view_shows_what_two_runs_have_counted(
     assert "live\trotten\t1\t\t" in page
     prometheus = run_cli("stats", "-C", cache, "--prometheus").stdout
     assert re.search(r'^jaxcache_live\{cache_dir="[^"]+",counter="rotten"\} 1$', prometheus, re.M)
-
-
-@pytest.mark.jax
-def test_where_tells_the_live_settings_of_each_process_and_who_made_them(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
-) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    env = {
-        "JAXCACHE_LIVE": "1",
-        "JAXCACHE_LIVE_MAX_SIZE": "1GB",
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONWARNINGS": "",
-    }
-    command = ("where", "--json", "--", jax_python, tmp_path / "program.py")
-    done = run_cli(*command, env=env)
-    (process,) = json.loads(done.stdout)["processes"]
-    assert process["live"] == {
-        "enabled": {"value": True, "origin": "JAXCACHE_LIVE"},
-        "max-size": {"value": 1_000_000_000, "origin": "JAXCACHE_LIVE_MAX_SIZE"},
-    }
-    plain = run_cli(*command, env=env | {"JAXCACHE_LIVE": "0"})
-    assert json.loads(plain.stdout)["processes"][0]["live"] is None

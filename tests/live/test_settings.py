@@ -1,19 +1,22 @@
-"""Where live settings come from, and what the entry point costs where nothing asks for it."""
+"""Where live settings come from, and what documents and manifests say of them."""
 
-import json
-import sys
+import inspect
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import GiveAway, clean_environment
-from processes import sh
+import yaml
+from conftest import REPOSITORY, GiveAway
 
+from jaxcache import enable
 from jaxcache.cache.trust import find_project, trust_project
 from jaxcache.core.configuration import forget_reported
 from jaxcache.live.settings import (
     SETTINGS,
     ConfigError,
     configured_directory,
+    describe,
     resolve,
     variable,
 )
@@ -40,6 +43,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def write_user(home: Path, text: str) -> Path:
+    """The user's own file."""
+    path = home / "config" / "jaxcache" / "config.toml"
+    path.write_text(text)
+    return path
+
+
 def write_project(home: Path, text: str, *, trusted: bool = True) -> Path:
     """The pyproject.toml above the working directory."""
     path = home / "project" / "pyproject.toml"
@@ -51,8 +61,7 @@ def write_project(home: Path, text: str, *, trusted: bool = True) -> Path:
 
 def test_each_source_wins_over_the_next(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = write_project(home, PROJECT)
-    user = home / "config" / "jaxcache" / "config.toml"
-    user.write_text('[live]\nmax-size = "1GB"\nmax-entries = 7\n')
+    user = write_user(home, '[live]\nmax-size = "1GB"\nmax-entries = 7\n')
     monkeypatch.setenv("JAXCACHE_LIVE_UNUSED_FOR", "36h")
     found = resolve({"policy": "cost", "max_entries": None, "max_size": "3GB"})
     assert found["enabled"] is True
@@ -65,6 +74,61 @@ def test_each_source_wins_over_the_next(home: Path, monkeypatch: pytest.MonkeyPa
     )
     assert (found["policy"], found.origins["policy"]) == ("cost", "enable()")
     assert (found["flush"], found.origins["flush"]) == (5.0, "default")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("max-size", 5, 5),
+        ("max-size", "10 MiB", 10 << 20),
+        ("unused-for", 0, 0.0),
+        ("unused-for", 1.5, 1.5),
+        ("unused-for", "2w", 14 * 86_400.0),
+        ("max-entries", " 7 ", 7),
+        ("summary", " Yes ", True),
+        ("summary", "off", False),
+        ("summary", "", False),
+        ("ledger", "totals", "totals"),
+        ("ledger", "0", False),
+        ("require-seal", "never", "never"),
+        ("tiers", "/a, s3://b  /c", ("/a", "s3://b", "/c")),
+        ("tiers", "/a b\n/c, d\n", ("/a b", "/c, d")),
+        ("tiers", ["/a b", ""], ("/a b",)),
+        ("tiers", Path("/a"), ("/a",)),
+        ("local-dir", "~/x", "/home/me/x"),
+    ],
+)
+def test_a_setting_is_read_as_people_write_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, given: object, value: object
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    found = resolve({name: given})
+    assert (found[name], type(found[name])) == (value, type(value))
+    assert found.origins[name] == "enable()"
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("max-size", -1),
+        ("max-size", 1.5),
+        ("max-size", True),
+        ("max-entries", "1e3"),
+        ("unused-for", -0.5),
+        ("unused-for", False),
+        ("summary", 1),
+        ("ledger", "sums"),
+        ("tiers", 3),
+        ("tiers", [3]),
+        ("local-dir", 3),
+        ("require-seal", True),
+        ("no-such-setting", 1),
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_a_value_of_another_form_is_refused(name: str, given: object) -> None:
+    with pytest.raises(ConfigError, match=rf"^enable\(\): {name}"):
+        resolve({name: given})
 
 
 @pytest.mark.parametrize(
@@ -116,8 +180,7 @@ def test_a_file_that_is_not_trusted_only_restricts(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_project(home, UNTRUSTED, trusted=False)
-    user = home / "config" / "jaxcache" / "config.toml"
-    user.write_text('[live]\ntiers = ["/mine"]\nrequire-signed = false\n')
+    write_user(home, '[live]\ntiers = ["/mine"]\nrequire-signed = false\n')
     monkeypatch.setenv("JAXCACHE_LIVE", "1")
     found = resolve()
     assert (found["enabled"], found["tiers"], found["max-size"]) == (True, ("/mine",), None)
@@ -130,10 +193,20 @@ def test_a_file_that_is_not_trusted_only_restricts(
 
 def test_no_file_takes_back_the_signatures_that_another_requires(home: Path) -> None:
     write_project(home, "[tool.jaxcache.live]\nrequire-signed = false\n")
-    user = home / "config" / "jaxcache" / "config.toml"
-    user.write_text("[live]\nrequire-signed = true\n")
+    user = write_user(home, "[live]\nrequire-signed = true\n")
     found = resolve()
     assert (found["require-signed"], found.origins["require-signed"]) == (True, str(user))
+
+
+@pytest.mark.parametrize("file", ["user", "trusted", "untrusted"])
+def test_signatures_that_the_configuration_requires_bind_the_layer(home: Path, file: str) -> None:
+    if file == "user":
+        path = write_user(home, "require-signed = true\n")
+    else:
+        text = "[tool.jaxcache]\nrequire-signed = true\n[tool.jaxcache.live]\ntimeout = 1\n"
+        path = write_project(home, f"{text}require-signed = false\n", trusted=file == "trusted")
+    found = resolve({"require_signed": False})
+    assert (found["require-signed"], found.origins["require-signed"]) == (True, str(path))
 
 
 @pytest.mark.parametrize(
@@ -163,62 +236,75 @@ def test_a_file_that_cannot_be_read_is_skipped_where_it_is_not_trusted(
     assert "jaxcache: cannot read" in capsys.readouterr().err
 
 
-def test_only_a_trusted_file_chooses_the_directory(home: Path) -> None:
-    text = '[tool.jaxcache]\ncache-dir = "c"\n'
+@pytest.mark.parametrize(
+    ("value", "directory"),
+    [
+        ('"c"', "PROJECT/c"),
+        ('"/c"', "/c"),
+        ('"~/c"', "~/c"),
+        ('"s3://b/c"', "s3://b/c"),
+        ("3", None),
+    ],
+)
+def test_a_trusted_file_chooses_the_directory(
+    home: Path, value: str, directory: str | None
+) -> None:
+    text = f"[tool.jaxcache]\ncache-dir = {value}\n"
     write_project(home, text, trusted=False)
     assert configured_directory() is None
     write_project(home, text)
-    assert configured_directory() == str(home / "project" / "c")
+    expected = directory and directory.replace("PROJECT", str(home / "project"))
+    assert configured_directory() == expected
 
 
-#: Stands in for a process in which JAX calls the entry point.
-ENTRY = """
-import json, os, re, stat, sys, typing  # which JAX has imported long before
-from jaxcache.live import plugin
-plugin.initialize()
-print(json.dumps(sorted(m for m in sys.modules if m.startswith("jaxcache.live"))))
-"""
+def test_what_doctor_shows_has_no_credentials(home: Path) -> None:
+    write_user(home, '[live]\ntiers = ["https://user:PASSWORD@host/x"]\n')
+    assert describe()["values"]["tiers"] == ("https://host/x",)
+    write_user(home, '[live]\npolicy = "fifo"\n')
+    assert "write lru or cost" in describe()["error"]
 
 
-def ask_entry_point(home: Path, **env: str) -> tuple[list[str], str]:
-    """The modules of the live layer that the entry point imports, and its standard error."""
-    done = sh(
-        [sys.executable, "-c", ENTRY],
-        env=clean_environment(home) | env,
-        cwd=home / "project",
-        check=True,
+# Documents and manifests.
+PAGE = (REPOSITORY / "docs" / "live.md").read_text()
+
+
+def settings_of(table: str) -> set[str]:
+    rows = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", table, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
+
+
+def test_the_documented_settings_are_those_of_the_code() -> None:
+    page = (REPOSITORY / "docs" / "configuration.md").read_text()
+    table = page.partition("## The live layer")[2].partition("\n## ")[0]
+    assert settings_of(table) == set(SETTINGS)
+    explained = settings_of(PAGE.partition("## Settings")[2].partition("## What happens")[0])
+    assert explained <= set(SETTINGS)
+    assert len(explained) > 10
+
+
+def test_the_help_of_enable_names_every_setting() -> None:
+    told = inspect.getdoc(enable) or ""
+    own = {*inspect.signature(enable).parameters, "enabled", "portable_keys"}
+    for name in (setting.replace("-", "_") for setting in SETTINGS):
+        assert name in own or re.search(rf"\b{name}\b", told), name
+    assert "docs/" not in told
+
+
+MANIFESTS = sorted((REPOSITORY / "examples" / "kubernetes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
+def test_the_manifests_set_what_exists(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = list(yaml.safe_load_all(path.read_text()))
+    (manifest,) = (each for each in documents if each["kind"] == "Deployment")
+    pod: dict[str, Any] = manifest["spec"]["template"]["spec"]
+    volumes = {v["name"] for v in pod["volumes"]}
+    for container in [*pod.get("initContainers", []), *pod["containers"]]:
+        assert {m["name"] for m in container["volumeMounts"]} <= volumes
+        for each in container.get("env", []):
+            monkeypatch.setenv(each["name"], each["value"])
+    assert resolve()["enabled"] is ("JAXCACHE_LIVE" in path.read_text())
+    assert (
+        manifest["spec"]["selector"]["matchLabels"]
+        == (manifest["spec"]["template"]["metadata"]["labels"])
     )
-    return json.loads(done.stdout), done.stderr
-
-
-def test_the_entry_point_does_nothing_without_a_setting(home: Path) -> None:
-    alone = ["jaxcache.live", "jaxcache.live.plugin"]
-    assert ask_entry_point(home)[0] == ask_entry_point(home, JAXCACHE_LIVE="0")[0] == alone
-
-
-def test_a_file_switches_it_on_and_a_variable_off(home: Path) -> None:
-    write_project(home, PROJECT)
-    config = str(home / "config")
-    assert "jaxcache.live.layer" in ask_entry_point(home, XDG_CONFIG_HOME=config)[0]
-    off = ask_entry_point(home, XDG_CONFIG_HOME=config, JAXCACHE_LIVE="0")
-    assert "jaxcache.live.layer" not in off[0]
-
-
-def test_a_mistake_is_one_line_and_nothing_else(home: Path) -> None:
-    modules, said = ask_entry_point(home, JAXCACHE_LIVE="1", JAXCACHE_LIVE_TIRES="/nfs")
-    assert said.splitlines() == [
-        "jaxcache: live is off: JAXCACHE_LIVE_TIRES: tires is not a setting; did you mean tiers?"
-    ]
-    assert "jaxcache.live.layer" in modules
-
-
-@pytest.mark.parametrize("file", ["user", "trusted", "untrusted"])
-def test_signatures_that_the_configuration_requires_bind_the_layer(home: Path, file: str) -> None:
-    path = home / "config" / "jaxcache" / "config.toml"
-    if file == "user":
-        path.write_text("require-signed = true\n")
-    else:
-        text = "[tool.jaxcache]\nrequire-signed = true\n[tool.jaxcache.live]\ntimeout = 1\n"
-        path = write_project(home, f"{text}require-signed = false\n", trusted=file == "trusted")
-    found = resolve({"require_signed": False})
-    assert (found["require-signed"], found.origins["require-signed"]) == (True, str(path))

@@ -152,15 +152,13 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.TIER: held(
             "live/test_tiers.py::test_the_second_machine_hits_what_the_first_has_compiled"
         ),
-        F.BUCKET: held("live/test_tiers.py::test_a_bucket_as_the_directory_of_jax_is_a_tier"),
+        F.BUCKET: held("live/test_tiers.py::test_a_bucket_of_jax_is_a_tier"),
         F.BUNDLE: held(LIVE_IN_BUNDLE),
         F.SIGNATURES: held(
             f"{MOVE}test_the_live_layer_takes_what_push_signed_and_nothing_else",
             f"{MOVE}test_signed_uploads_of_the_live_layer_pass_pull_require_signed",
         ),
-        F.SEAL: held(
-            "live/test_layer_integrity.py::test_an_unsealed_entry_is_refused_where_the_seal_is_required"
-        ),
+        F.SEAL: held("live/test_directory.py::test_a_seal_can_be_required"),
         F.PRUNE: held(
             "live/test_evictor.py::test_cost_takes_what_prune_takes",
             "live/test_evictor.py::test_cost_keeps_what_took_long_to_compile_and_pins_stay",
@@ -179,14 +177,14 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.NAMES: held(ODD_TIER),
     },
     F.TIER: {
-        F.BUCKET: held("live/test_tiers.py::test_a_bucket_knows_its_users"),
+        F.BUCKET: held("live/test_tiers.py::test_a_bucket_has_its_uses"),
         F.BUNDLE: held(JOB_TO_TIER),
         F.SIGNATURES: held(
             f"{MOVE}test_the_live_layer_takes_what_push_signed_and_nothing_else",
-            "live/test_tiers.py::test_only_what_a_trusted_key_signed_is_taken",
+            "live/test_tiers.py::test_only_signed_entries_are_taken",
         ),
         F.SEAL: held(
-            "live/test_tier_trust.py"
+            "live/test_tiers.py"
             "::test_a_tier_without_checksums_is_named_with_the_command_that_mends_it"
         ),
         F.PRUNE: held(f"{MOVE}test_a_tier_gives_back_what_prune_removed"),

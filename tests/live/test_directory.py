@@ -1,26 +1,38 @@
-"""Checked reads and whole writes inside a real JAX."""
+"""A cache directory in a real JAX: checked reads, whole writes, its bounds and its locks."""
 
-import json
+import fcntl
 import os
+import shutil
 import signal
-import subprocess
-import textwrap
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import refuse_calls
+from acting import act, acts_on
 from conftest import RunCli, find_jax_pythons
+from plain_jax import run_plain
 from processes import sh
 
+from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.ledger.write import append
 from jaxcache.live.frame import decode
-from live.conftest import PROGRAM, TELL, RunLive, entries, live_environment
-from live.machines import PORTABLE
+from jaxcache.store import open_store
+from live.conftest import (
+    DEFINITIONS,
+    PLAIN,
+    PORTABLE,
+    PROGRAM,
+    RunLive,
+    entries,
+    live_environment,
+)
 
 pytestmark = pytest.mark.jax
-PLAIN = {"JAXCACHE_LIVE": "0"}
 
 
-def test_keys_and_results_are_those_of_plain_jax_and_both_hit_the_others(
+def test_the_layer_and_plain_jax_hit_the_same_entries(
     run_live: RunLive, run_cli: RunCli, tmp_path: Path
 ) -> None:
     live = run_live(cache_dir=tmp_path / "live", **PORTABLE)
@@ -40,65 +52,10 @@ def test_keys_and_results_are_those_of_plain_jax_and_both_hit_the_others(
     assert f"{len(names)} match their checksum" in verified.stderr
 
 
-#: Flips one bit of an entry, forgets what is in memory, and computes again; many times.
-FLIPS = """
-import os, random, glob, sys
-trials, seed = int(sys.argv[1]), int(sys.argv[2])
-directory = os.environ["JAX_COMPILATION_CACHE_DIR"]
-choice = random.Random(seed)
-files = sorted(glob.glob(directory + "/jit_first*-cache"))
-files = sorted(files + glob.glob(directory + "/jit_second*-cache"))
-good, wrong, left, harmless = result, [], [], 0
-from jax._src import compilation_cache as cc
-for trial in range(trials):
-    path = choice.choice(files)
-    with open(path, "rb") as f:
-        whole = f.read()
-    if trial % 4 == 3:
-        bad = whole[: choice.randrange(len(whole))]
-    else:
-        bit = choice.randrange(len(whole) * 8)
-        bad = bytearray(whole); bad[bit // 8] ^= 1 << bit % 8
-    with open(path, "wb") as f:
-        f.write(bad)
-    jax.clear_caches()
-    if [first(x).tolist(), second(x).tolist()] != good:
-        wrong.append(trial)
-    with open(path, "rb") as f:
-        now = f.read()
-    if now == bytes(bad):
-        # Of some bits nothing in the content depends; the checksum proves that.
-        if cc.decompress_executable(bytes(bad)) == cc.decompress_executable(whole):
-            harmless += 1
-        else:
-            left.append(trial)
-result = {"wrong": wrong, "left": left, "harmless": harmless}
-"""
+# Damage, and entries that nothing proves.
 
 
-@pytest.mark.parametrize(
-    "trials", [24, pytest.param(120, marks=pytest.mark.slow)], ids=["sample", "sweep"]
-)
-def test_damaged_entries_are_compiled_again_and_replaced(
-    jax_python: str, tmp_path: Path, trials: int
-) -> None:
-    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
-    done = sh(
-        [jax_python, "-c", PROGRAM + FLIPS + TELL, str(trials), "5"],
-        env=env | {"JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert (told["result"]["wrong"], told["result"]["left"]) == ([], [])
-    damaged = trials - told["result"]["harmless"]
-    assert damaged > 0.95 * trials
-    assert told["counts"]["rotten"] == told["counts"]["replaced"] == damaged
-    assert "UserWarning" not in done.stderr
-
-
-def test_an_unsealed_entry_is_refused_where_the_seal_is_required(
-    run_live: RunLive, tmp_path: Path
-) -> None:
+def test_a_seal_can_be_required(run_live: RunLive, tmp_path: Path) -> None:
     plain = run_live(**PLAIN)
     strict = run_live(JAXCACHE_LIVE_REQUIRE_SEAL="always")
     assert strict["unsealed"] == strict["replaced"] == len(entries(tmp_path / "cache"))
@@ -106,56 +63,65 @@ def test_an_unsealed_entry_is_refused_where_the_seal_is_required(
     assert run_live(JAXCACHE_LIVE_REQUIRE_SEAL="always")["misses"] == 0
 
 
-def test_a_full_disk_leaves_no_torn_entry(run_live: RunLive, tmp_path: Path) -> None:
-    limited = """
-    import resource, signal
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))
-    """
-    ran = run_live(textwrap.dedent(limited) + PROGRAM)
-    assert ran["write_failed"] > 0
-    assert "Error writing persistent compilation cache entry" in ran.err
-    assert [p.name for p in (tmp_path / "cache").iterdir() if ".jaxcache-tmp" in p.name] == []
-    after = run_live()
-    assert after["rotten"] == 0
-    assert after.result == ran.result
-    assert run_live()["misses"] == 0
+def plain_cache(run_live: RunLive, tmp_path: Path) -> tuple[Path, Path]:
+    """Let plain JAX write entries, without a checksum; the files of ``first`` and ``second``."""
+    run_live(**PLAIN)
+    (first,) = entries(tmp_path / "cache", "first")
+    (second,) = entries(tmp_path / "cache", "second")
+    return first, second
 
 
-def test_a_torn_entry_of_plain_jax_is_mended(run_live: RunLive, tmp_path: Path) -> None:
+def test_an_entry_of_another_key_never_reaches_xla(run_live: RunLive, tmp_path: Path) -> None:
+    first, second = plain_cache(run_live, tmp_path)
     good = run_live(**PLAIN).result
-    torn, empty = entries(tmp_path / "cache", "first")[0], entries(tmp_path / "cache", "second")[0]
-    torn.write_bytes(torn.read_bytes()[:-7])
-    empty.write_bytes(b"")
+    shutil.copy(second, first)
     ran = run_live()
-    assert (ran["rotten"], ran["replaced"], ran.result) == (2, 2, good)
-    plain = run_live(**PLAIN)
-    assert (plain.result, plain.err.count("UserWarning")) == (good, 0)
+    assert ran.result == good
+    assert (ran["rotten"], ran["replaced"]) == (1, 1)
 
 
+def recorded(entry: Path, inode: int) -> Event:
+    """What this machine has recorded of a file with other bytes."""
+    status = entry.stat()
+    facts = {
+        "payload_sha256": "a" * 64,
+        "file_mtime_ns": status.st_mtime_ns,
+        "file_size_bytes": status.st_size,
+        "file_inode": inode,
+    }
+    return Event(entry.name.removesuffix("-cache"), "payload", time.time_ns(), facts)
+
+
+def test_an_entry_is_as_recorded_or_replaced(run_live: RunLive, tmp_path: Path) -> None:
+    """What was recorded of another file of the name says nothing."""
+    first, second = plain_cache(run_live, tmp_path)
+    events = [recorded(first, first.stat().st_ino), recorded(second, second.stat().st_ino + 1)]
+    append(open_store(str(tmp_path / "cache")), events)
+    ran = run_live()
+    assert (ran["rotten"], ran["replaced"]) == (1, 1)
+    assert ran["hits_local"] == len(entries(tmp_path / "cache")) - 1
+
+
+# Deaths.
 #: Dies while it loads the module ``first``, as over a damaged executable.
 DEADLY = """
 import os, signal
-from jax._src import compilation_cache, xla_bridge
-real = compilation_cache.decompress_executable
 def deadly(value):
     content = real(value)
     if b"jit_first" in content:
         os.kill(os.getpid(), signal.SIGKILL)
     return content
 import jax
+from jax._src import compilation_cache
 jax.devices()
 real = compilation_cache.decompress_executable
 compilation_cache.decompress_executable = deadly
 """
 
 
-@pytest.mark.parametrize("preload", ["0", pytest.param("1", marks=pytest.mark.slow)])
-def test_an_entry_that_killed_a_process_is_in_quarantine_the_next_time(
-    run_live: RunLive, run_cli: RunCli, tmp_path: Path, preload: str
-) -> None:
+def test_an_entry_kills_one_process(run_live: RunLive, run_cli: RunCli, tmp_path: Path) -> None:
     good = run_live(JAXCACHE_LIVE_PRELOAD="0").result  # without a record nothing is loaded ahead
-    died = run_live(DEADLY + PROGRAM, check=False, JAXCACHE_LIVE_PRELOAD=preload)
+    died = run_live(DEADLY + PROGRAM, check=False, JAXCACHE_LIVE_PRELOAD="0")
     assert died.code == -signal.SIGKILL
     ran = run_live()
     assert (ran["died_loading"], ran.result) == (1, good)
@@ -166,6 +132,29 @@ def test_an_entry_that_killed_a_process_is_in_quarantine_the_next_time(
     assert (after["died_loading"], after["misses"]) == (0, 0)
     assert "jit_first" in run_cli("verify", "--restore", "-n", "-C", tmp_path / "cache").stdout
     assert list((tmp_path / "cache" / ".jaxcache" / "live" / "loading").iterdir()) == []
+
+
+#: Loads two programs, executes the second, and dies.
+DIES = """
+import os, signal, sys
+x = jax.device_put(jnp.asarray([[0.5, 1.5], [2.5, 3.5]]))
+first.lower(x).compile()
+second(x).block_until_ready()
+layer = sys.modules["jaxcache.live.layer"].LAYER
+while layer.first_runs._is_looking: pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_crash_before_the_first_execution_counts(run_live: RunLive, tmp_path: Path) -> None:
+    first, _ = plain_cache(run_live, tmp_path)
+    run_live(DEFINITIONS + DIES, check=False)
+    ran = run_live()
+    assert ran["died_loading"] == 1
+    assert f"{first.name.removesuffix('-cache')} is in quarantine" in ran.err
+    assert first.exists()
+    run_live(DEFINITIONS + DIES, check=False)  # now it has one
+    assert run_live()["died_loading"] == 0
 
 
 #: Forks children, before JAX has a backend, that write entries until each kills itself; the first
@@ -209,7 +198,7 @@ for _ in range(int(sys.argv[1])):
 @pytest.mark.parametrize(
     "kills", [4, pytest.param(200, marks=pytest.mark.slow)], ids=["sample", "sweep"]
 )
-def test_a_kill_in_the_middle_of_writes_uploads_and_evictions_loses_nothing(
+def test_a_kill_amid_writes_and_uploads_loses_nothing(
     jax_python: str, tmp_path: Path, kills: int
 ) -> None:
     cache, shared = tmp_path / "cache", tmp_path / "shared"
@@ -231,59 +220,51 @@ def test_a_kill_in_the_middle_of_writes_uploads_and_evictions_loses_nothing(
     there = {p.name for p in up}
     assert [p.name for p in found if p.name not in there and p.name[:-6] not in waiting] == []
     patient = env | {"JAXCACHE_LIVE_FLUSH": "600s"}  # a fast machine has written thousands
-    ended = subprocess.run([jax_python, "-c", PROGRAM], env=patient, cwd=tmp_path, check=False)
-    assert ended.returncode == 0
+    run_plain([jax_python, "-c", PROGRAM], env=patient, cwd=tmp_path)
     assert sum(p.stat().st_size for p in cache.glob("*-cache")) <= 6_000_000
 
 
-#: Writes more than the bound, and dies before any of it is evicted.
-OVER = """
-import os, random, sys
-from jaxcache.live.layer import LAYER
-from jax._src import compilation_cache
-(directory,) = LAYER.directories.values()
-directory.evictor.evict = lambda: None
-value = compilation_cache.compress_executable(b"\\0\\0\\0\\1" + random.randbytes(400_000))
-for n in range(20):
-    directory.put("jit_k-%064x" % n, value)
-    os.utime(directory.path("jit_k-%064x" % n), (1e9, 1e9))
-os.kill(os.getpid(), 9)
-"""
-
-
-def test_after_a_kill_the_bound_holds_at_the_end_of_the_next_run(
-    run_live: RunLive, tmp_path: Path
+@pytest.mark.parametrize(
+    ("evict", "end"), [("raise OSError('no')", ""), ("return", "os.kill(os.getpid(), 9)")]
+)
+def test_after_a_failed_sweep_the_next_run_evicts(
+    run_live: RunLive, tmp_path: Path, evict: str, end: str
 ) -> None:
-    bound = {"JAXCACHE_LIVE_MAX_SIZE": "6MB"}
-    run_live()
-    assert run_live(PROGRAM + OVER, check=False, **bound).code == -signal.SIGKILL
-    assert sum(p.stat().st_size for p in entries(tmp_path / "cache")) > 6_000_000
-    ran = run_live(**bound)
-    assert ran["misses"] == 0  # nothing was written that would have made it look
-    assert sum(p.stat().st_size for p in entries(tmp_path / "cache")) <= 6_000_000
-
-
-#: Nothing can be evicted in this process.
-UNABLE = """
-import jax
+    """Whether a sweep failed, or the process died before it."""
+    unable = f"""
+import jax, os
 jax.devices()
 from jaxcache.live.evictor import Evictor
 def evict(self):
-    raise OSError("no")
+    {evict}
 Evictor.evict = evict
 """
-
-
-def test_after_a_failed_eviction_the_bound_holds_at_the_end_of_the_next_run(
-    run_live: RunLive, tmp_path: Path
-) -> None:
     bound = {"JAXCACHE_LIVE_MAX_ENTRIES": "2"}
-    assert run_live(UNABLE + PROGRAM, **bound)["written"] > 2
+    run_live(unable + PROGRAM + end, check=False, **bound)
     assert len(entries(tmp_path / "cache")) > 2
     ran = run_live(**bound)
     assert ran["died_loading"] == 0
     assert len(entries(tmp_path / "cache")) <= 2
     assert list((tmp_path / "cache/.jaxcache/live/loading").iterdir()) == []
+
+
+# Disks and file systems.
+
+
+def test_a_full_disk_leaves_no_torn_entry(run_live: RunLive, tmp_path: Path) -> None:
+    limited = (
+        "import resource, signal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
+    )
+    ran = run_live(limited + PROGRAM, options=())
+    assert ran["write_failed"] > 0
+    assert "Error writing persistent compilation cache entry" in ran.err
+    assert [p.name for p in (tmp_path / "cache").iterdir() if ".jaxcache-tmp" in p.name] == []
+    after = run_live()
+    assert after["rotten"] == 0
+    assert after.result == ran.result
+    assert run_live()["misses"] == 0
 
 
 def test_a_read_only_directory_is_as_with_plain_jax(run_live: RunLive, tmp_path: Path) -> None:
@@ -296,9 +277,7 @@ def test_a_read_only_directory_is_as_with_plain_jax(run_live: RunLive, tmp_path:
 
 
 @pytest.mark.skipif(refuse_calls.why_not() is not None, reason=str(refuse_calls.why_not()))
-def test_a_directory_without_locks_is_written_bounded_and_counted(
-    run_live: RunLive, jax_python: str, tmp_path: Path
-) -> None:
+def test_no_locks_are_needed(run_live: RunLive, jax_python: str, tmp_path: Path) -> None:
     """As on a network file system without a lock server."""
     lockless = {"options": (refuse_calls.__file__, "locks", jax_python)}
     ran = run_live(JAXCACHE_LIVE_MAX_ENTRIES="2", **lockless)
@@ -309,3 +288,41 @@ def test_a_directory_without_locks_is_written_bounded_and_counted(
     live = tmp_path / "cache" / ".jaxcache" / "live"
     assert list((live / "loading").iterdir()) == []
     assert (live / "totals").exists()
+
+
+#: Notes each request for a lock, with the entries that are there by then.
+COUNTED = """
+import os, pathlib, sys
+cache = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+requests = []
+def note(event, args):
+    if event == "fcntl.flock" and os.readlink(f"/proc/self/fd/{args[0]}").endswith("/.lockfile"):
+        requests.append(len(list(cache.glob("jit_*-cache"))))
+sys.addaudithook(note)
+"""
+
+
+@pytest.fixture
+def held_lockfile(tmp_path: Path) -> Iterator[Path]:
+    """JAX's lock of the cache, which this process holds."""
+    (tmp_path / "cache").mkdir()
+    path = tmp_path / "cache" / ".lockfile"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield path
+
+
+@acts_on("nothing while it is held; jaxcache doctor -C … names its holder")
+def test_jaxs_lock_is_waited_for_once(
+    run_live: RunLive, held_lockfile: Path, tmp_path: Path
+) -> None:
+    """What is written later asks for the lock without waiting; the bound waits, too."""
+    ran = run_live(COUNTED + PROGRAM + "\nresult = requests", JAXCACHE_LIVE_MAX_ENTRIES="1")
+    assert len(entries(tmp_path / "cache")) == ran["written"] > 1
+    asked = [ran.result.count(number) for number in range(ran["written"])]
+    assert asked[0] > 2
+    assert all(number <= 4 for number in asked[1:])  # one of the write, and those of sweeps
+    (line,) = ran.err.splitlines()
+    assert f"another process held {held_lockfile} for 10 s" in line
+    told = act(line, tmp_path, until=" names")
+    assert "lock-held" in told.stdout, told

@@ -1,0 +1,83 @@
+"""Names in a cache directory, and the header of a frame."""
+
+import pytest
+import zstandard
+
+from jaxcache.core.names import (
+    FRAME_HEADER_MAX_BYTES,
+    is_cache_name,
+    is_key,
+    live_directory,
+    quarantine_directory,
+    read_frame_header,
+)
+
+HASH = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize("size", [0, 10, 255, 256, 257, 65_791, 65_792, 1 << 20])
+@pytest.mark.parametrize(("checksum", "announced"), [(True, True), (False, True), (True, False)])
+def test_the_header_of_a_frame_is_read_as_zstd_reads_it(
+    size: int, checksum: bool, announced: bool
+) -> None:
+    compressor = zstandard.ZstdCompressor(write_checksum=checksum, write_content_size=announced)
+    frame = compressor.compress(bytes(size))
+    told = zstandard.get_frame_parameters(frame)
+    header = read_frame_header(frame[:FRAME_HEADER_MAX_BYTES])
+    assert header == (
+        zstandard.frame_header_size(frame),
+        size if announced else None,
+        told.window_size,
+        told.has_checksum,
+    )
+    for length in range(header.size_bytes):
+        assert read_frame_header(frame[:length]) is None
+    assert read_frame_header(frame[:4] + bytes([frame[4] | 8]) + frame[5:]) is None
+    assert read_frame_header(b"x" + frame[1:]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HASH, True),
+        (f"jit_f-{HASH}", True),
+        (f"jit_a-b (c)-{HASH}", True),
+        (f"{'x' * 184}-{HASH}", True),
+        (f"{'x' * 185}-{HASH}", False),
+        (f"{'é' * 93}-{HASH}", False),
+        (f"-{HASH}", False),
+        (f"a{HASH}", False),
+        (HASH[1:], False),
+        (f"jit_f-{HASH.upper()}", False),
+        (f"a/b-{HASH}", False),
+        (f"a\0b-{HASH}", False),
+        (f"a\nb-{HASH}", False),
+        ("", False),
+    ],
+)
+def test_a_key_can_name_a_file(text: str, expected: bool) -> None:
+    assert is_key(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([f"jit_f-{HASH}", f"jit_f-{HASH}-cache", f"jit_f-{HASH}-atime", f"{HASH}-cache"], True),
+        ([".lockfile", ".jaxcache", "CACHEDIR.TAG", "_temp_x", ".jaxcache-tmp-x"], True),
+        (["xla_gpu_kernel_cache_file", "xla_gpu_per_fusion_autotune_cache_dir"], True),
+        (["README.md", "x-cache", "-cache", ".jaxcache-x", "a_temp_x", ""], False),
+    ],
+)
+def test_names_of_a_cache_are_told_from_others(names: list[str], expected: bool) -> None:
+    assert [is_cache_name(name) for name in names] == [expected] * len(names)
+
+
+def test_each_move_to_quarantine_has_a_directory_of_its_own() -> None:
+    assert quarantine_directory(10**18 + 1) == ".jaxcache/quarantine/20010909T014640Z-000000001"
+
+
+def test_a_bucket_has_one_local_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/home/me/.cache")
+    directory = live_directory("s3://team/jax")
+    assert directory.startswith("/home/me/.cache/jaxcache/live/")
+    assert live_directory("s3://team/jax/") == directory != live_directory("s3://team/jaz")

@@ -1,0 +1,328 @@
+"""One tier: what others can do to a program through it is little, and happens once."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import RunCli
+from mount_without_links import can_mount, mounted_without_links
+from ways import old_copy, told
+
+from jaxcache.core import signing
+from jaxcache.live.frame import decode
+from jaxcache.live.helper import BucketStore, TierClient
+from jaxcache.live.process import Counters
+from jaxcache.live.tier import CircuitBreaker, Refusals, Tier
+from live.conftest import DEFINITIONS, RunLive, entries, live_environment
+
+KEY = "jit_f-" + "a" * 64
+
+
+def layer_with(**settings: float) -> Any:
+    """As much of a layer as a tier needs."""
+    said: list[str] = []
+    settings = {"timeout": 0.3, "miss-budget": 0.5, **settings}
+    return SimpleNamespace(settings=settings, counters=Counters(), say=said.append, said=said)
+
+
+#: What happens to a tier whose budget is 1 s, and for how long it is not asked after that.
+HISTORIES = {
+    "misses within the budget": (["missed 0.5", "missed 0.5"], 0),
+    "misses beyond it": (["missed 0.6", "missed 0.6"], 30),
+    "hits give no time back": (["missed 0.6", "good", "missed 0.6"], 30),
+    "two failures": (["failed 0.1", "failed 0.1"], 0),
+    "three in a row": (["failed 0.1", "failed 0.1", "failed 0.1"], 30),
+    "three with an answer between": (["failed 0.1", "failed 0.1", "good", "failed 0.1"], 0),
+    "three with a miss between": (["failed 0.1", "failed 0.1", "missed 0.1", "failed 0.1"], 0),
+    "slow failures": (["failed 1.1"], 30),
+    "one more after the pause": (["failed 0.1", "failed 0.1", "failed 0.1", "failed 0.1"], 60),
+    "many": (["failed 2"] * 9, 900),
+    "good again": (["failed 2", "failed 2", "good", "failed 2"], 30),
+}
+
+
+@pytest.mark.parametrize(("history", "seconds"), HISTORIES.values(), ids=HISTORIES)
+def test_a_tier_is_given_up_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, history: list[str], seconds: float
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    breaker = CircuitBreaker(1.0)
+    is_given_up = False
+    for event in history:
+        verb, _, lost = event.partition(" ")
+        is_given_up = bool(getattr(breaker, verb)(*[float(lost)] if lost else []))
+    assert breaker.allows() is (seconds == 0)
+    assert is_given_up is (seconds > 0 and verb == "failed")
+    now += seconds - 0.1
+    assert breaker.allows() is (seconds == 0)
+    now += 0.2
+    assert breaker.allows()
+
+
+def test_a_tier_that_refuses_is_never_asked_again() -> None:
+    breaker = CircuitBreaker(1.0)
+    assert breaker.failed(0.1, final=True)
+    breaker.good()
+    assert not breaker.allows()
+
+
+def test_what_was_refused_is_recorded_until_it_is_mended(tmp_path: Path) -> None:
+    """A tier that this process has not asked keeps what another one has recorded of it."""
+    root = str(tmp_path)
+
+    def recorded() -> list[tuple[str, str, int]]:
+        data = (tmp_path / ".jaxcache" / "live" / "refused").read_bytes()
+        return [(r.tier, r.reason, r.entries) for r in signing.read_record(data)]
+
+    first = Refusals()
+    assert (KEY in first, list(first.lines())) == (False, [])
+    first.save(root)
+    assert not (tmp_path / ".jaxcache").exists()
+    for key in ("a", "b"):
+        first.add("/nfs/one", key, "unsealed")
+    first.add("/nfs/two", "a", "damaged")
+    first.replace("/nfs/two", "a")
+    first.replace("/nfs/two", "never refused")
+    assert ("/nfs/one", "a") in first and ("/nfs/one", "c") not in first
+    mend, mended = first.lines()
+    assert "refused 2 entries of /nfs/one" in mend and "jaxcache seal -C /nfs/one" in mend
+    assert "/nfs/two" in mended and mended.endswith("; replaced there by this program")
+    first.save(root)
+    assert recorded() == [("/nfs/one", "unsealed", 2)]
+    other = Refusals()
+    other.add("/nfs/three", "a", "unsigned")
+    other.save(root)
+    assert recorded() == [("/nfs/one", "unsealed", 2), ("/nfs/three", "unsigned", 1)]
+    later = Refusals()
+    later.add("/nfs/one", "a", "unsealed")
+    later.accept("/nfs/one", "a")
+    later.save(root)
+    assert recorded() == [("/nfs/three", "unsigned", 1)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"a": 1, "b": {"at_ns": -1}, "c": {"at_ns": 1, "unsealed": "x"}}']
+)
+def test_a_damaged_record_is_ignored(run_cli: RunCli, tmp_path: Path, text: str) -> None:
+    cache = old_copy(tmp_path / "cache")
+    (cache / ".jaxcache" / "live").mkdir(parents=True)
+    (cache / ".jaxcache" / "live" / "refused").write_text(text)
+    assert "refused" not in told(run_cli, "stats", "-C", cache)
+
+
+@pytest.fixture
+def hanging_server() -> Iterator[Any]:
+    """A server that answers every second request, and hangs over the others."""
+    end = threading.Event()
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            if len(requests) % 2 == 0:
+                end.wait(60)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", "5")
+            self.send_header("Last-Modified", "Wed, 01 Jan 2025 00:00:00 GMT")
+            self.end_headers()
+            self.wfile.write(b"entry")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_address[1]}", requests=requests)
+    end.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_tier_that_answers_every_second_request_is_given_up(hanging_server: Any) -> None:
+    layer = layer_with()
+    tier = Tier(f"{hanging_server.url}:ro", layer)
+    answers = [tier.read(f"entry-{number}") for number in range(32)]
+    assert len(hanging_server.requests) <= 4
+    assert answers[-1] is None
+    assert len(layer.said) == 1
+    assert layer.counters["tier_skipped"] >= 28
+
+
+def test_a_request_needs_no_thread(hanging_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Python 3.12 and later, once the main thread has ended."""
+
+    start_of_python = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("jaxcache"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start_of_python(thread)
+
+    tier = Tier(f"{hanging_server.url}:ro", layer_with(timeout=5.0))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert tier.read("entry-1") == b"entry"
+
+
+# The process that serves a tier.
+
+
+def servers_of(mountpoint: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(mountpoint) in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+def test_a_directory_tier_does_what_a_directory_does(tmp_path: Path) -> None:
+    layer = layer_with(timeout=30.0)
+    tier = Tier(str(tmp_path / "tier"), layer)
+    data = os.urandom(3 << 20)
+    assert tier.read("entry") is None
+    assert layer.counters["tier_misses"] == 1
+    assert tier.write("entry", data, replace=False)
+    assert tier.write("entry", b"another", replace=False)
+    assert tier.read("entry") == data
+    assert tier.write("entry", b"another", replace=True)
+    assert tier.read("entry") == b"another"
+    assert tier.attempt("create", "a/b", b"1") is True
+    assert tier.attempt("create", "a/b", b"2") is False
+    assert tier.attempt("names", "a") == ["b"]
+    tier.attempt("delete", "a/b")
+    assert tier.read("a/b") is None
+    assert tier.read("entry", limit=3) is None
+    assert (layer.counters["tier_errors"], layer.said) == (1, [])
+
+
+def test_the_process_of_a_directory_tier_ends_with_the_last_connection(tmp_path: Path) -> None:
+    directory = TierClient(str(tmp_path), 30.0)
+    assert directory.ask("names", "", seconds=30.0) == []
+    (process,) = servers_of(tmp_path)
+    directory.close()
+    deadline = time.monotonic() + 60
+    while servers_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert process not in servers_of(tmp_path)
+
+
+def test_a_name_that_no_entry_has_is_not_kept(bucket: str) -> None:
+    """A bucket takes names of 1,024 bytes, and a listing keeps 200,000."""
+    store = BucketStore(bucket, 10.0)
+    store.write(f"{KEY}-cache", b"entry", replace=True)
+    store.write("n" * 512, b"", replace=True)
+    assert store.names() == {f"{KEY}-cache"}
+
+
+@pytest.fixture
+def hanging_mount(tmp_path: Path) -> Iterator[Path]:
+    """A mounted directory over which every system call hangs until the test has ended."""
+    if not can_mount():
+        pytest.skip("only root can mount a FUSE file system")
+    (tmp_path / "behind").mkdir()
+    (tmp_path / "mount").mkdir()
+    with contextlib.ExitStack() as stack:
+        try:
+            mount = mounted_without_links(tmp_path / "behind", tmp_path / "mount")
+            stack.enter_context(mount)
+        except OSError as error:
+            pytest.skip(str(error))
+        (server,) = servers_of(tmp_path / "mount")
+        os.kill(server, signal.SIGSTOP)
+        stack.callback(os.kill, server, signal.SIGCONT)
+        yield tmp_path / "mount"
+
+
+@pytest.mark.jax
+def test_a_program_ends_while_a_tier_hangs(
+    run_live: RunLive, tmp_path: Path, hanging_mount: Path
+) -> None:
+    """It computes, writes, ends, and leaves its uploads to the next process."""
+    ran = run_live(
+        JAXCACHE_LIVE_TIERS=str(hanging_mount),
+        JAXCACHE_LIVE_TIMEOUT="0.5s",
+        JAXCACHE_LIVE_MISS_BUDGET="0.5s",
+        JAXCACHE_LIVE_FLUSH="1s",
+        options=(),
+    )
+    assert ran["tier_errors"] >= 1
+    assert ran["troubles"] == 0
+    assert len(entries(tmp_path / "cache")) > 1
+    assert f"cannot read {hanging_mount}" in ran.err
+    assert list((tmp_path / "cache/.jaxcache/live/spool").rglob("jit_*"))
+
+
+# Programs.
+
+
+@pytest.mark.jax
+def test_credentials_in_a_url_are_never_printed(run_live: RunLive, tmp_path: Path) -> None:
+    ran = run_live(
+        JAXCACHE_LIVE_TIERS="https://user:PASSWORD@127.0.0.1:9/x:ro,s3://bucket/y?key=PASSWORD:ro",
+        JAXCACHE_LIVE_SUMMARY="true",
+        AWS_ENDPOINT_URL="http://user:PASSWORD@127.0.0.1:9",
+    )
+    assert "PASSWORD" not in ran.err
+    assert ran.err.count("credentials do not belong into a URL") == 2
+    assert len(entries(tmp_path / "cache")) > 1
+
+
+#: Nothing is sent: the layer refuses such a tier.
+ASKS_FOR_A_TIER = """
+import jax
+import jaxcache
+tier = "s3://user:PASSWORD@bucket/y:ro"
+jaxcache.enable(tiers=[tier])  # Python 3.13 shows this line with a warning
+jax.jit(lambda x: x + 1)(1.0)
+"""
+
+
+@pytest.mark.jax
+def test_where_names_the_settings_and_who_made_them_without_credentials(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    """So does the warning of ``enable()``."""
+    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
+    env |= {
+        "JAXCACHE_LIVE_TIERS": "https://user:PASSWORD@127.0.0.1:9/x:ro",
+        "JAXCACHE_LIVE_MAX_SIZE": "1GB",
+        "PYTHONWARNINGS": "default",
+    }
+    done = run_cli("where", "--json", "--", jax_python, "-c", ASKS_FOR_A_TIER, env=env)
+    assert done.returncode == 0, done.stderr
+    (process,) = json.loads(done.stdout)["processes"]
+    assert process["live"] == {
+        "enabled": {"value": True, "origin": "JAXCACHE_LIVE"},
+        "max-size": {"value": 1_000_000_000, "origin": "JAXCACHE_LIVE_MAX_SIZE"},
+        "tiers": {"value": "https://127.0.0.1:9/x:ro", "origin": "JAXCACHE_LIVE_TIERS"},
+    }
+    assert "s3://bucket/y" in done.stderr
+    assert "PASSWORD" not in done.stdout + done.stderr
+
+
+@pytest.mark.jax
+def test_a_damaged_entry_is_not_uploaded(run_live: RunLive, tmp_path: Path) -> None:
+    tier, environment = tmp_path / "tier", {"JAXCACHE_LIVE_TIERS": str(tmp_path / "tier")}
+    tier.write_text("no directory yet: the uploads wait")
+    run_live(**environment)
+    tier.unlink()
+    (second,) = entries(tmp_path / "cache", "second")
+    second.write_bytes(second.read_bytes()[:-30])
+    run_live(f"{DEFINITIONS}\nresult = first(jnp.ones((2, 2))).tolist()", **environment)
+    uploaded = entries(tier)
+    assert uploaded
+    for entry in uploaded:
+        decode(entry.read_bytes())
+    assert not entries(tier, "second")
