@@ -84,7 +84,7 @@ def recorded(**facts: Any) -> dict[str, Any]:
 
 
 HIT, MISS, UNKNOWN = ForecastOutcome.HIT, ForecastOutcome.MISS, ForecastOutcome.UNKNOWN
-ONE, TRUE = ("--xla_a=1",), ("--xla_a=true",)
+ONE, TRUE, ISA = ("--xla_a=1",), ("--xla_a=true",), ("--xla_cpu_max_isa=AVX",)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,7 @@ ONE, TRUE = ("--xla_a=1",), ("--xla_a=true",)
         (CPU, replace(CPU, like_jaxlib="0.10.2"), {}, MISS, "like 0.12.0.1"),
         (CPU, replace(CPU, cpu_features=("+avx2", "-fma", "-amx")), {}, MISS, "with fma"),
         (CPU, replace(CPU, cpu_features=(*CPU.cpu_features, "+sha")), {}, MISS, "another CPU"),
+        (CPU, replace(CPU, cpu_features=()), {"flags": ISA}, MISS, "xla_cpu_max_isa in XLA_FLAGS"),
         (CPU, replace(CPU, container="proto"), {}, MISS, "packed"),
         (GPU, replace(GPU, compute_capability="8.0"), {}, MISS, "compute capability 9.0a"),
         (GPU, replace(GPU, device_name="NVIDIA H100"), {}, MISS, "NVIDIA H200"),

@@ -21,6 +21,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, pinned_keys
 from jaxcache.cache.move.plan import MoveTarget
 from jaxcache.cache.verify import check
+from jaxcache.core import names as core_names
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import key_of
@@ -40,9 +41,16 @@ def arrived(here: Path) -> set[str]:
     return bundled(bundle) if bundle.exists() else names(here)
 
 
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few megabytes be as much as hundreds are."""
+    for module in (check, core_names):
+        monkeypatch.setattr(module, "FREE_PAYLOAD_BYTES", 8 << 20)
+
+
 def inflate(entry: Path) -> None:
     """Make an entry compress so well that it is refused; it stays as old as it was."""
-    content = bytes(4) + padded(payload_of(entry), 300 << 20)
+    content = bytes(4) + padded(payload_of(entry), 16 << 20)
     entry.write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
     os.utime(entry, ns=(OLD_NS, OLD_NS))
 
@@ -119,6 +127,7 @@ def test_a_payload_is_decoded_again_unless_this_user_recorded_it(
     assert len(decoded) == (0 if own else len(names(there)))
 
 
+@pytest.mark.usefixtures("small_limit")
 @pytest.mark.parametrize("way", ["push", "pull", "copy", "save"])
 def test_what_stays_out_is_counted(run_cli: RunCli, there: Path, here: Path, way: str) -> None:
     """A name that clashes, a directory in the way, a payload that inflates too far, and damage."""
@@ -399,7 +408,7 @@ def test_autotuning_results_travel(run_cli: RunCli, tuned: Path, here: Path, way
 
 
 @pytest.fixture
-def large(there: Path) -> Path:
+def large(there: Path, small_limit: None) -> Path:
     """One of the entries, made to inflate to more than comes in unless that is allowed."""
     entry = first_entry(there)
     inflate(entry)
