@@ -435,7 +435,7 @@ def required_signatures(
     layout: Layout,
     trusted: str | os.PathLike[str] | None = None,
     *,
-    wanted: bool = False,
+    wanted: bool,
 ) -> Signed | None:
     """Load what trusted keys have signed in a cache; None where no signature is required.
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import zstandard
@@ -72,6 +72,26 @@ def test_an_entry_that_cannot_be_read_is_a_finding(
     assert {p.detail for p in found.failures} == {error.reason}
     assert (found.checked, found.ok) == (ENTRIES, 0)
     assert str(found) == "7 entries checked: 7 with problems"
+
+
+def test_an_entry_that_is_replaced_while_it_is_checked_is_checked_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = next(cache.glob("jit_mlp-*"))
+    new = cache.parent / "new"
+    path.rename(new)
+    path.write_bytes(new.read_bytes()[:-9])
+    open_ = LocalStore.open
+
+    def replace(store: LocalStore, name: str) -> BinaryIO:
+        opened = open_(store, name)
+        if name == path.name and new.exists():
+            new.replace(path)
+        return opened
+
+    monkeypatch.setattr(LocalStore, "open", replace)
+    found = look(LocalStore(cache))
+    assert (found.failures, found.ok) == ((), ENTRIES)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +185,9 @@ def test_what_was_written_anew_stays(capped_cache: Path, monkeypatch: pytest.Mon
     (capped_cache / name).write_bytes(b"")
     os.utime(capped_cache / name, (1e9, 1e9))
     store = LocalStore(capped_cache)
+    plan = plan_repair(look(store), now_ns=NOW_NS)
+    (capped_cache / name).write_bytes(b"another")
+    assert execute_repair(store, JAX, plan).actions == {name: "leave-changed"}
     plan = plan_repair(look(store), now_ns=NOW_NS, delete=True)
     delete = LocalStore.delete
 

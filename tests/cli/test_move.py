@@ -404,6 +404,13 @@ def test_autotuning_results_travel(run_cli: RunCli, tuned: Path, here: Path, way
     }
 
 
+def test_autotuning_results_stay_where_entries_are_chosen(
+    run_cli: RunCli, tuned: Path, here: Path
+) -> None:
+    assert run_cli("copy", tuned, here, "--filter", "module=jit_mlp").returncode == 0
+    assert names(here) and not (here / AUTOTUNE_DIR).exists()
+
+
 # Entries that inflate far come only where that is allowed, in every way in which entries move.
 
 

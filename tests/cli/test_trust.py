@@ -256,6 +256,13 @@ def test_what_was_changed_counts_for_nothing(tmp_path: Path, spoil: str) -> None
     assert load_signed(store, [ME]) == {}
 
 
+@pytest.mark.parametrize(("others", "counts"), [(15, True), (16, False)])
+def test_sixteen_signatures_of_a_file_are_read(tmp_path: Path, others: int, counts: bool) -> None:
+    keys = [ed25519.Ed25519PrivateKey.generate() for _ in range(others)]
+    write_signatures(LocalStore(tmp_path), {"a-cache": "0" * 64}, [*keys, KEY], now_ns=1)
+    assert bool(load_signed(LocalStore(tmp_path), [ME])) == counts
+
+
 def test_millions_of_values_are_not_parsed(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     directory = tmp_path / SIGNATURES_DIR
