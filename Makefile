@@ -31,6 +31,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/lint/typed_client.py
 	$(BIN)/lint-imports
 	$(BIN)/python tools/language.py
 	$(BIN)/python tools/budget.py
@@ -145,7 +146,7 @@ faults: $(STAMP)
 
 # The tests of commands, entries, stores and bundles with the lowest versions of what we need, and with
 # the newest; completions, manual and help come out the same. Wants uv.
-DEPENDENT ?= $(addprefix tests/cli/test_,app.py start.py ls.py show.py terminal.py screens.py explain.py) \
+DEPENDENT ?= $(addprefix tests/cli/test_,app.py start.py look.py terminal.py explain.py) \
 	tests/entry tests/lint/test_generated.py $(addprefix tests/cache/test_,bundle_bytes.py trust_keys.py) tests/test_golden.py
 test-lowest: $(STAMP)
 	tools/test_dependencies.sh $(BIN)/python lowest-direct $(DEPENDENT) $(TESTS)

@@ -29,7 +29,7 @@ import jaxcache.render
 import jaxcache.store
 from jaxcache.store.local import LocalStore
 
-pytest_plugins = ["acting", "bucket_fixtures"]
+pytest_plugins = ["acting", "object_server"]
 
 REPOSITORY = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "data" / "corpus"

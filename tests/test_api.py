@@ -1,27 +1,26 @@
 """The Python interface."""
 
-import os
 import re
 import shutil
 import time
 import traceback
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from bundling import forged
 from conftest import REPOSITORY
 
 import jaxcache
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.write import append
-from jaxcache.errors import JaxcacheError, NoCacheError, UntrustedError, UsageError
+from jaxcache.errors import NoCacheError, UntrustedError, UsageError
 from jaxcache.store import open_store
 from jaxcache.warm.torch.run import TorchReport
 
 
-def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:
+def test_a_cache_is_opened_listed_and_counted(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = jaxcache.open(corpus / "0.10.2-cpu-zstd")
     entries = list(cache.entries())
     assert len(entries) == 7
@@ -36,6 +35,11 @@ def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:
         jaxcache.open(corpus / "gone")
     with pytest.raises(UsageError, match="an empty path names no cache"):
         jaxcache.open("")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(corpus / "0.10.2-cpu-zstd"))
+    assert list(jaxcache.open().entries()) == entries
+    assert {"open", "enable", "Cache", "Entry", "PruneOptions"} <= {*dir(jaxcache)}
+    with pytest.raises(AttributeError, match="no attribute 'close'"):
+        jaxcache.close  # noqa: B018
 
 
 def test_results_are_short_to_read(corpus: Path) -> None:
@@ -58,11 +62,6 @@ def test_results_are_short_to_read(corpus: Path) -> None:
     assert [r for r in map(repr, results) if len(r) > 500] == []
 
 
-def test_the_package_has_nothing_else() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'close'"):
-        jaxcache.close  # noqa: B018
-
-
 def test_plans_change_nothing_until_executed(corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")
     cache = jaxcache.open(tmp_path / "cache")
@@ -83,74 +82,23 @@ def test_plans_change_nothing_until_executed(corpus: Path, tmp_path: Path) -> No
         cache.plan_prune()
 
 
-def test_an_import_can_be_refused(corpus: Path, tmp_path: Path) -> None:
-    jaxcache.open(corpus / "0.10.2-cpu-zstd").export(tmp_path / "one.jxb", "jit_mlp*")
+def test_a_move_can_be_refused(corpus: Path, tmp_path: Path) -> None:
+    source = jaxcache.open(corpus / "0.10.2-cpu-zstd")
+    source.export(tmp_path / "one.jxb", "jit_mlp*")
     target = jaxcache.open(tmp_path / "new", create=True)
     seen = []
     assert target.import_(tmp_path / "one.jxb", accept=lambda plan: seen.append(plan)) is None
     assert [len(plan.writes) for plan in seen] == [1]
+    assert source.push(target, include="jit_mlp*", accept=lambda p: seen.append(p)) is None
+    assert len(seen[-1].transfers) == 1
     assert list(target.entries()) == []
+    done = source.push(target, max_size="20kB")
+    assert done and 0 < done.carried_bytes <= 20_000
+    assert source.push(target)
+    assert source.diff(target).equal
     (notes := tmp_path / "notes").write_text("not to be replaced")
     with pytest.raises(UsageError, match="is not a bundle"):
         target.export(notes)
-
-
-def test_an_atomic_import_takes_all_or_none(tmp_path: Path) -> None:
-    (tmp_path / "b.jxb").write_bytes(forged(lambda d: None, b"no executable at all"))
-    target = jaxcache.open(tmp_path / "new", create=True)
-    with pytest.raises(JaxcacheError, match="with --atomic nothing is imported"):
-        target.import_(tmp_path / "b.jxb", atomic=True)
-
-
-def test_entries_come_back_from_quarantine_and_pins_hold(corpus: Path, tmp_path: Path) -> None:
-    shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")
-    cache = jaxcache.open(tmp_path / "cache")
-    torn = min((tmp_path / "cache").glob("*-cache"))
-    torn.write_bytes(torn.read_bytes()[:-5])
-    repair = cache.execute(cache.plan_repair(cache.verify(level="quick", grace=0)))
-    assert repair.actions == {torn.name: "quarantine"}
-    assert [q.file for q, _ in cache.restore().left] == [torn.name]
-    (away,) = (tmp_path / "cache" / ".jaxcache").rglob(torn.name)
-    away.write_bytes((corpus / "0.10.2-cpu-zstd" / torn.name).read_bytes())
-    assert [q.file for q in cache.restore(dry_run=True).restored] == [torn.name]
-    assert not torn.exists()
-    assert len(cache.restore().restored) == 1
-    (key,) = cache.pin("jit_mlp*")
-    assert cache.pins() == [key]
-    assert cache.plan_prune(max_entries=0, grace=0).protected == 1
-    assert cache.unpin("jit_mlp*") == [key]
-    os.utime(torn, (9, 5))  # a copy of the directory has read all others at once
-    assert cache.plan_prune(max_entries=0, grace=0, used_since=datetime.now(UTC)).kept == 0
-
-
-def test_what_another_cache_lacks_is_pushed(corpus: Path, tmp_path: Path) -> None:
-    source = jaxcache.open(corpus / "0.10.2-cpu-zstd")
-    target = jaxcache.open(tmp_path / "new", create=True)
-    seen = []
-    assert source.push(target, include=["jit_mlp*"], accept=lambda p: seen.append(p)) is None
-    assert [len(plan.transfers) for plan in seen] == [1]
-    assert list(target.entries()) == []
-    done = source.push(target, max_size="20kB")
-    assert done is not None
-    assert 0 < done.carried_bytes <= 20_000
-    whole = source.push(target)
-    assert whole is not None
-    assert source.diff(target).equal
-    assert source.churn() == ()
-
-
-def test_signed_bundles(corpus: Path, tmp_path: Path) -> None:
-    trust = pytest.importorskip("jaxcache.cache.trust")
-    pytest.importorskip("cryptography")
-    public = trust.public_key_text(trust.generate_key(tmp_path / "me.key"))
-    source = jaxcache.open(corpus / "0.12.0.1-cuda13-h200-zstd")
-    source.export(tmp_path / "x.jxb", level=1, sign=[tmp_path / "me.key"])
-    target = jaxcache.open(tmp_path / "new", create=True)
-    with pytest.raises(UntrustedError):
-        target.import_(tmp_path / "x.jxb", trusted=tmp_path)
-    trust.add_trusted(tmp_path, "me", public)
-    assert target.import_(tmp_path / "x.jxb", trusted=tmp_path) is not None
-    assert source.export(tmp_path / "rest.jxb", since=tmp_path / "new").items == ()
 
 
 def test_the_users_rules_about_signatures_hold_in_python(
@@ -224,15 +172,6 @@ def test_a_directory_that_jax_shares_with_torch(golden: Path, corpus: Path, tmp_
     assert pushed and pushed.complete and len(pushed.carried) >= 7
 
 
-def test_a_diagnosis_without_jax(corpus: Path, tmp_path: Path) -> None:
-    shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")
-    (tmp_path / "cache").chmod(0o777)
-    cache = jaxcache.open(tmp_path / "cache")
-    found = cache.diagnose(python="/nonexistent")
-    assert found.no_jax
-    assert "unsafe-permissions" in {f.trap for f in found.findings}
-
-
 @pytest.mark.jax
 def test_warm_reports(tmp_path: Path, jax_python: str) -> None:
     (tmp_path / "job.py").write_text("import jax; jax.jit(lambda x: x * 2)(1.0)\n")
@@ -270,7 +209,6 @@ def test_a_plan_an_error_and_the_options_explain_themselves(corpus: Path, tmp_pa
         cache.plan_prune()
     assert str(caught.value).splitlines()[0] == "no limit is given"
     assert str(caught.value).endswith("in Python: max_size='10GB' or unused_for='30d'")
-    assert {"Entry", "PruneOptions"} <= set(dir(jaxcache))
     entry = next(cache.entries())
     assert isinstance(entry, jaxcache.Entry) and "<1 s to compile" in repr(entry)
     told = jaxcache.PruneOptions.__doc__ or ""
@@ -280,24 +218,19 @@ def test_a_plan_an_error_and_the_options_explain_themselves(corpus: Path, tmp_pa
     assert str(cache.stats()).startswith("1 of 1 compile hit, saved under 1 s of compiling; 7 ")
 
 
-def test_results_print_as_the_last_line_of_their_command(corpus: Path, tmp_path: Path) -> None:
-    cache = jaxcache.open(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache"))
-    for number, file in enumerate(sorted((tmp_path / "cache").iterdir())):
-        os.utime(file, (10**9 + number, 10**9 + number))
+def test_results_print_as_the_last_line_of_their_command(capped_cache: Path) -> None:
+    cache = jaxcache.open(capped_cache)
     plan = cache.plan_prune(max_entries=5, policy="lru", grace="0s")
     total, *rows = str(plan).splitlines()
-    assert [re.sub("[0-9a-f]{12}", "#", row) for row in rows] == [
-        "  <Removal jit__fun-#: 2,684 bytes, max-entries>",
-        "  <Removal jit__lambda-#: 5,275 bytes, max-entries>",
-    ]
-    done = str(cache.stats()), str(cache.select()), str(cache.verify()), total
-    done = (*done, str(cache.execute(plan)))
-    starts = (
-        "hits not recorded; ",
-        "7 entries, ",
-        "7 entries checked: ",
-        "would remove 2 entries (",
-    )
-    for line, start in zip(done, (*starts, "removed 2 entries ("), strict=True):
+    row = r"  <Removal jit_\w+-[0-9a-f]{12}: [0-9,]+ bytes, max-entries>"
+    assert [bool(re.fullmatch(row, text)) for text in rows] == [True, True]
+    lines = {
+        total: "would remove 2 entries (",
+        str(cache.stats()): "hits not recorded; ",
+        str(cache.select()): "7 entries, ",
+        str(cache.verify()): "7 entries checked: ",
+        str(cache.execute(plan)): "removed 2 entries (",
+    }
+    for line, start in lines.items():
         assert line.startswith(start)
         assert "\n" not in line and len(line) < 160

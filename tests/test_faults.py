@@ -1,4 +1,4 @@
-"""A sample of the faults that ``make faults`` tries in full."""
+"""Samples of the faults that ``make faults``, and of the inputs that ``make fuzz`` tries."""
 
 import os
 import subprocess
@@ -6,16 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import REPOSITORY
 from processes import sh
 
-from tools.faults.world import copy_of
-
-ROOT = Path(__file__).parents[1]
+from tools.fuzz.targets import TARGETS
 
 
 def run_python(*args: str) -> "subprocess.CompletedProcess[str]":
     """In a process of its own, because trials fork."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = sh([sys.executable, *args], env=env, timeout=1_800)
     if done.returncode == 77:
         pytest.skip(done.stdout.strip())
@@ -32,17 +31,6 @@ def test_commands_keep_every_entry(rows: tuple[str, ...], least: int) -> None:
     done = run_python("-m", "tools.faults", "--sample", "1", *only)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.splitlines()[-1].split()[0]) > least
-
-
-def test_every_copy_of_a_world_has_the_same_access_times(tmp_path: Path) -> None:
-    template = tmp_path / "world"
-    template.mkdir()
-    entry = template / "entry"
-    entry.write_bytes(b"payload")
-    os.utime(entry, ns=(10**18, 10**18))
-    for number in ("1", "2"):
-        with copy_of(template, number) as copy:
-            assert (copy / "entry").stat().st_atime_ns == 10**18
 
 
 #: A store that writes in place, as JAX does.
@@ -94,3 +82,23 @@ def test_the_live_layer_loses_nothing(jax_python: str) -> None:
         pytest.skip("runs in the Python of the tests")
     done = run_python("-m", "tools.faults.with_live", "2")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# What is fuzzed runs, and what fuzzing once broke stays whole; ``make fuzz`` looks for more.
+
+
+BROKEN = sorted(Path(__file__).with_name("data").glob("fuzz/*/*"))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_seeds_do_not_break_their_target(name: str) -> None:
+    seeds = list(TARGETS[name].seeds())
+    assert seeds
+    for seed in seeds:
+        TARGETS[name].run(seed)
+        TARGETS[name].run(seed[: len(seed) // 2])
+
+
+@pytest.mark.parametrize("path", BROKEN, ids=lambda p: f"{p.parent.name}-{p.name}")
+def test_what_once_broke(path: Path) -> None:
+    TARGETS[path.parent.name].run(path.read_bytes())

@@ -37,63 +37,60 @@ def without_linux(tmp_path: Path) -> Run:
     return run
 
 
-@pytest.fixture
-def cache(capped_cache: Path) -> Path:
-    return capped_cache
+#: Prints whether each call is refused, and what /proc has.
+_CALLS = """
+import ctypes, fcntl, os
+def refused(call):
+    try:
+        return call() == -1
+    except OSError:
+        return True
+rename = ctypes.CDLL(None).renameat2
+calls = [
+    lambda: fcntl.flock(0, fcntl.LOCK_SH),
+    lambda: os.listxattr("/"),
+    lambda: rename(-100, b"a", -100, b"b", 1),
+]
+print([*map(refused, calls)], os.listdir("/proc"))
+"""
 
 
 def test_the_calls_are_refused(tmp_path: Path) -> None:
     """Else nothing below says anything."""
-    script = (
-        "import ctypes, fcntl, os\n"
-        "def refused(call):\n"
-        "    try:\n"
-        "        return call() == -1\n"
-        "    except OSError:\n"
-        "        return True\n"
-        "libc = ctypes.CDLL(None)\n"
-        "calls = [\n"
-        "    lambda: fcntl.flock(0, fcntl.LOCK_SH),\n"
-        "    lambda: os.listxattr('/'),\n"
-        "    lambda: libc.renameat2(-100, b'a', -100, b'b', 1),\n"
-        "]\n"
-        "print([*map(refused, calls)], os.listdir('/proc'))\n"
-    )
-    done = sh(
-        [sys.executable, refuse_calls.__file__, "all", sys.executable, "-c", script], cwd=tmp_path
-    )
+    command = [sys.executable, refuse_calls.__file__, "all", sys.executable, "-c", _CALLS]
+    done = sh(command, cwd=tmp_path)
     if "cannot refuse calls" in done.stderr:
         pytest.skip(done.stderr.splitlines()[-1])
     assert done.stdout == "[True, True, True] []\n", done.stderr
 
 
 def test_entries_are_sealed_pruned_and_moved_to_quarantine_and_back(
-    without_linux: Run, cache: Path
+    without_linux: Run, capped_cache: Path
 ) -> None:
-    entries = len(list(cache.glob("*-cache")))
-    entry = next(cache.glob("jit_mlp-*-cache"))
-    assert without_linux("seal", "-C", cache, "--json")["summary"]["sealed"] == entries
+    entries = len(list(capped_cache.glob("*-cache")))
+    entry = next(capped_cache.glob("jit_mlp-*-cache"))
+    assert without_linux("seal", "-C", capped_cache, "--json")["summary"]["sealed"] == entries
     sound = entry.read_bytes()
     os.truncate(entry, 100)
     os.utime(entry, (1.7e9, 1.7e9))
-    (problem,) = without_linux("verify", "-C", cache, "--fix", "--json")["problems"]
+    (problem,) = without_linux("verify", "-C", capped_cache, "--fix", "--json")["problems"]
     assert (problem["action"], entry.exists()) == ("quarantine", False)
-    (kept,) = (p for p in cache.rglob(entry.name))
+    (kept,) = (p for p in capped_cache.rglob(entry.name))
     kept.write_bytes(sound)
-    assert without_linux("verify", "-C", cache, "--restore", "--json")["left"] == []
+    assert without_linux("verify", "-C", capped_cache, "--restore", "--json")["left"] == []
     assert entry.read_bytes() == sound
-    removed = without_linux("prune", "-C", cache, "--max-entries", "2", "--yes", "--json")
+    removed = without_linux("prune", "-C", capped_cache, "--max-entries", "2", "--yes", "--json")
     assert len(removed["removed"]) == entries - 2
-    assert len(list(cache.glob("*-cache"))) == 2
+    assert len(list(capped_cache.glob("*-cache"))) == 2
 
 
-def test_a_bundle_and_a_directory_carry_entries(without_linux: Run, cache: Path) -> None:
-    entries = len(list(cache.glob("*-cache")))
-    there = cache.with_name("there")
-    assert without_linux("export", "x.jxb", "-C", cache, "--json")["entries"] == entries
+def test_a_bundle_and_a_directory_carry_entries(without_linux: Run, capped_cache: Path) -> None:
+    entries = len(list(capped_cache.glob("*-cache")))
+    there = capped_cache.with_name("there")
+    assert without_linux("export", "x.jxb", "-C", capped_cache, "--json")["entries"] == entries
     without_linux("import", "x.jxb", "-C", there)
-    assert without_linux("diff", there, cache, "--json")["equal"]
-    pushed = without_linux("push", cache.with_name("shared"), "-C", cache, "--json")
+    assert without_linux("diff", there, capped_cache, "--json")["equal"]
+    pushed = without_linux("push", capped_cache.with_name("shared"), "-C", capped_cache, "--json")
     assert len([f for f in pushed["carried"] if f["key"]]) >= entries
 
 
@@ -108,12 +105,12 @@ def test_kernels_of_torch_are_removed_though_nobody_can_lock_them(
 
 
 def test_doctor_and_bug_report_leave_out_what_they_cannot_see(
-    without_linux: Run, cache: Path
+    without_linux: Run, capped_cache: Path
 ) -> None:
     python = ("--python", "/nonexistent")
-    found = without_linux("doctor", "-C", cache, *python, "--json")
+    found = without_linux("doctor", "-C", capped_cache, *python, "--json")
     assert "lock-held" not in {f["trap"] for f in found["findings"]}
-    report = without_linux("bug-report", "-C", cache, *python, "--json")
+    report = without_linux("bug-report", "-C", capped_cache, *python, "--json")
     assert report["cache"]["filesystem"] is None
 
 

@@ -1,6 +1,7 @@
-"""SECURITY.md: what forged files below ``.jaxcache`` can do to the entries of a cache."""
+"""What forged files, links, and files of other programs in a cache can do to it, and it to them."""
 
 import json
+import os
 import re
 import shutil
 import time
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY, GiveAway, RunCli
+from object_server import Proxy
+from ways import OLD_NS, WAYS, names, old_copy
 
 NOW_NS = time.time_ns()
 #: What stands for the words in capitals in the table.
@@ -195,3 +198,79 @@ def test_attributes_of_macos_are_no_entries(run_cli: RunCli, tmp_path: Path, cor
     planned = run_cli("prune", "--max-entries", "6", "--grace", "0s", "-y", "-C", cache)
     assert planned.returncode == 0
     assert len(run_cli("ls", "-q", "-C", cache).stdout.splitlines()) == 6
+
+
+# ``CACHEDIR.TAG`` in each cache that a command fills, and directories of other programs.
+
+
+TAG = "CACHEDIR.TAG"
+SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n"
+#: A directory of another program, with a file whose name is like one of ours.
+THEIRS = "levanter_kernel_autotune"
+FILE = f"{THEIRS}/deeper/.jaxcache-tmp-1-theirs"
+#: Commands that fill a directory.
+FILLS = ["copy", "pull", "push", "restore", "save"]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    shared = old_copy(tmp_path / "cache")
+    (shared / TAG).write_bytes(SIGNATURE)
+    (shared / FILE).parent.mkdir(parents=True)
+    (shared / FILE).write_bytes(bytes(5000))
+    for path in shared.rglob("*"):
+        os.utime(path, ns=(OLD_NS, OLD_NS))
+    return shared
+
+
+@pytest.mark.parametrize(
+    ("way", "content"),
+    [
+        *((way, None) for way in FILLS),
+        *((way, "train.py") for way in FILLS),
+        ("pull", ".lockfile"),
+        ("pull", "lost+found/"),
+        ("pull", "notes-cache/"),
+    ],
+)
+def test_a_command_tags_the_cache_that_it_fills_and_carries_nothing_of_others(
+    run_cli: RunCli, shared: Path, tmp_path: Path, way: str, content: str | None
+) -> None:
+    """A directory with other files is not tagged."""
+    other = tmp_path / "other"
+    if content:
+        directory = other / content if content.endswith("/") else other
+        directory.mkdir(parents=True)
+        (other / content).touch()
+    done = run_cli(*WAYS[way](shared, other))
+    assert done.returncode == 0, done.stderr
+    assert names(other) - {"notes-cache"} == names(shared)
+    assert (other / TAG).exists() == (content in (None, ".lockfile"))
+    assert not (other / THEIRS).exists()
+
+
+def test_a_bucket_gets_neither(run_cli: RunCli, shared: Path, bucket: str, s3: Proxy) -> None:
+    assert run_cli("push", bucket, "-C", shared).returncode == 0
+    sent = s3.names("put")
+    assert sent and not any(TAG in name or THEIRS in name for name in sent)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prune --max-size 0 --orphans --legacy --quarantine --side-caches --yes",
+        "rm * --yes",
+        "verify --fix --delete --yes",
+    ],
+)
+def test_both_stay(run_cli: RunCli, shared: Path, line: str) -> None:
+    assert run_cli(*line.split(), "-C", shared).returncode == 0
+    assert (shared / TAG).read_bytes() == SIGNATURE
+    assert (shared / FILE).read_bytes() == bytes(5000)
+
+
+def test_a_limit_on_the_size_does_not_count_what_others_have(run_cli: RunCli, shared: Path) -> None:
+    own = [path for path in shared.iterdir() if path.name not in (TAG, THEIRS)]
+    size = sum(path.stat().st_size for path in own)
+    done = run_cli("prune", "--max-size", size, "-C", shared, "--dry-run")
+    assert "nothing to remove" in done.stderr

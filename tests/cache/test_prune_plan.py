@@ -1,9 +1,15 @@
-"""Planning a prune, over caches of every shape."""
+"""Planning a prune, over caches of every shape, and carrying it out while others use the cache."""
 
+import contextlib
+import fcntl
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from failing import let_fail
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from made_caches import HOUR, JAX, NOW, NS, cache_of, gone, key, plan, put, size_of
@@ -14,14 +20,16 @@ from jaxcache.cache.listing import ReadCache
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_cache_prune
 from jaxcache.cache.prune.removable import lost_compile_seconds
-from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.errors import JaxcacheError, LockedError, UsageError
+from jaxcache.model import reporting_to
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
 
+DAY = 24 * HOUR
 ENTRY = st.fixed_dictionaries(
     {
         "size": st.integers(30, 3000),
-        "used_ago": st.floats(0, 60 * 24 * HOUR),
+        "used_ago": st.floats(0, 60 * DAY),
         "atime": st.booleans(),
         "seconds": st.integers(0, 300),
     }
@@ -31,8 +39,8 @@ OPTIONS = st.fixed_dictionaries(
     optional={
         "max_size_bytes": st.integers(0, 40_000),
         "max_entries": st.integers(0, 20),
-        "unused_for_seconds": st.floats(0, 60 * 24 * HOUR),
-        "older_than_seconds": st.floats(0, 60 * 24 * HOUR),
+        "unused_for_seconds": st.floats(0, 60 * DAY),
+        "older_than_seconds": st.floats(0, 60 * DAY),
         "keep_last": st.integers(1, 5),
         "policy": st.sampled_from(["lru", "cost"]),
         "orphans": st.booleans(),
@@ -147,7 +155,7 @@ def test_every_plan_tells_what_is_lost_and_the_ledger_knows_better(
 def test_hits_in_the_ledger_save_an_entry(tmp_path: Path) -> None:
     for number in (1, 2):
         put(tmp_path, key(number), used_ago=9 * HOUR, atime=False, seconds=3)
-    append(LocalStore(tmp_path), [Event(key(1), "hit", NOW - 10 * 24 * HOUR * NS, {"count": 9})])
+    append(LocalStore(tmp_path), [Event(key(1), "hit", NOW - 10 * DAY * NS, {"count": 9})])
     assert set(gone(plan(tmp_path, policy="cost", max_entries=1))) == {key(2)}
 
 
@@ -160,18 +168,28 @@ def test_a_damaged_entry_goes_first_under_cost(tmp_path: Path) -> None:
     assert set(gone(plan(tmp_path, policy="cost", max_entries=1))) == {key(1)}
 
 
-def test_age_rules(tmp_path: Path) -> None:
-    day = 24 * HOUR
-    put(tmp_path, key(1), used_ago=1 * day, made_ago=40 * day)
-    put(tmp_path, key(2), used_ago=10 * day, made_ago=10 * day)
-    put(tmp_path, key(3), used_ago=HOUR, made_ago=HOUR)
-    assert gone(plan(tmp_path, unused_for_seconds=7 * day)) == {key(2): "unused-for"}
-    assert gone(plan(tmp_path, older_than_seconds=30 * day)) == {key(1): "older-than"}
-    assert gone(plan(tmp_path, used_since_ns=NOW - 2 * day * NS)) == {key(2): "used-since"}
-    assert gone(plan(tmp_path, unused_for_seconds=7 * day, older_than_seconds=30 * day)) == {
-        key(1): "older-than",
-        key(2): "unused-for",
-    }
+@pytest.mark.parametrize(
+    ("rules", "reasons"),
+    [
+        ({"unused_for_seconds": 10 * DAY}, {2: "unused-for"}),
+        ({"unused_for_seconds": 10 * DAY + 1}, {}),
+        ({"older_than_seconds": 40 * DAY}, {1: "older-than"}),
+        ({"older_than_seconds": 40 * DAY + 1}, {}),
+        ({"used_since_ns": NOW - 10 * DAY * NS + 1}, {2: "used-since"}),
+        ({"used_since_ns": NOW - 10 * DAY * NS}, {}),
+        (
+            {"unused_for_seconds": 7 * DAY, "older_than_seconds": 30 * DAY},
+            {1: "older-than", 2: "unused-for"},
+        ),
+    ],
+)
+def test_a_rule_about_age_takes_what_is_just_so_old(
+    tmp_path: Path, rules: dict[str, float], reasons: dict[int, str]
+) -> None:
+    put(tmp_path, key(1), used_ago=1 * DAY, made_ago=40 * DAY)
+    put(tmp_path, key(2), used_ago=10 * DAY, made_ago=10 * DAY)
+    put(tmp_path, key(3))
+    assert gone(plan(tmp_path, **rules)) == {key(n): reason for n, reason in reasons.items()}
 
 
 def test_keep_last_keeps_the_last_used_of_each_module(tmp_path: Path) -> None:
@@ -207,7 +225,7 @@ def test_an_unmeasured_compile_does_not_outlive_measured_ones_in_use(
     for number in range(9):
         put(tmp_path, key(number), used_ago=60, made_ago=9 * HOUR)
     for number in range(9, 25):
-        put(tmp_path, key(number), used_ago=20 * 24 * HOUR)
+        put(tmp_path, key(number), used_ago=20 * DAY)
     seconds = [{"compile_seconds": 0.03 * (n + 1)} for n in range(9)]
     append(LocalStore(tmp_path), [Event(key(n), "compile", 1, seconds[n]) for n in range(9)])
     made = plan(tmp_path, policy=policy, max_entries=16)
@@ -225,7 +243,7 @@ def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:
         assert gone(plan(cache, quarantine=True)) == {".jaxcache/quarantine/b-cache": "quarantine"}
         both = plan(cache, legacy=True, side_caches=True, older_than_seconds=1e9)
         assert gone(both) == gone(plan(cache, legacy=True))
-        aged = plan(cache, side_caches=True, unused_for_seconds=7 * 24 * HOUR)
+        aged = plan(cache, side_caches=True, unused_for_seconds=7 * DAY)
         assert gone(aged) == {
             f"jit_old-{'e' * 64}": "unused-for",
             "xla_gpu_kernel_cache_file": "unused-for",
@@ -241,60 +259,29 @@ def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:
 
 
 def test_young_files_are_left_alone(tmp_path: Path) -> None:
-    put(tmp_path, key(1), made_ago=5)
+    """Young is what was made less than a minute before or after now."""
+    for number, age in enumerate((59, 60, -59, -60)):
+        put(tmp_path, key(number), made_ago=age, used_ago=0)
     (tmp_path / "_temp_young").write_bytes(b"")
     os.utime(tmp_path / "_temp_young", ns=(NOW, NOW))
     made = plan(tmp_path, max_size_bytes=0, orphans=True)
-    assert gone(made) == {}
-    assert made.unmet == ("max-size",)
-    assert made.protected == 1
-    assert set(gone(plan(tmp_path, max_entries=0, grace_seconds=1))) == {key(1)}
-
-
-def test_side_caches_are_dated_by_themselves(tmp_path: Path) -> None:
-    put(tmp_path, key(1), made_ago=60, atime=False)
-    (tmp_path / "xla_gpu_kernel_cache_file").write_bytes(b"kernels")
-    os.utime(tmp_path / "xla_gpu_kernel_cache_file", ns=(NOW - 9 * HOUR * NS,) * 2)
-    made = plan(tmp_path, used_since_ns=NOW - HOUR * NS, side_caches=True)
-    assert gone(made) == {"xla_gpu_kernel_cache_file": "used-since"}
-
-
-@pytest.mark.parametrize("rule", ["unused_for_seconds", "older_than_seconds"])
-def test_an_entry_goes_at_just_that_age(tmp_path: Path, rule: str) -> None:
-    put(tmp_path, key(1), used_ago=HOUR)
-    assert len(plan(tmp_path, **{rule: HOUR}).removals) == 1
-    assert plan(tmp_path, **{rule: HOUR + 1}).removals == ()
-
-
-def test_what_was_used_at_that_very_time_stays(tmp_path: Path) -> None:
-    put(tmp_path, key(1), used_ago=HOUR)
-    put(tmp_path, key(2), used_ago=2 * HOUR)
-    assert gone(plan(tmp_path, used_since_ns=NOW - HOUR * NS)) == {key(2): "used-since"}
-
-
-def test_grace_is_a_minute_on_either_side_of_now(tmp_path: Path) -> None:
-    for number, age in enumerate((59, 60, -59, -60)):
-        put(tmp_path, key(number), made_ago=age, used_ago=0)
-    assert set(gone(plan(tmp_path, max_entries=0))) == {key(1), key(3)}
-
-
-def test_a_file_from_before_1970_is_old_and_nothing_else(tmp_path: Path) -> None:
-    put(tmp_path, key(1), made_ago=NOW / NS + 5, atime=False)
-    assert (tmp_path / f"{key(1)}-cache").stat().st_mtime_ns == -5 * NS
-    assert plan(tmp_path, max_entries=1).removals == ()
-    assert gone(plan(tmp_path, older_than_seconds=HOUR)) == {key(1): "older-than"}
+    assert gone(made) == {key(1): "max-size", key(3): "max-size"}
+    assert (made.unmet, made.protected) == (("max-size",), 2)
+    assert len(gone(plan(tmp_path, max_entries=0, grace_seconds=1))) == 4
 
 
 # What goes to meet a limit on the size or on the number of entries, and what stays.
 
 
-def test_lru_takes_the_least_recently_used_and_no_more_than_needed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("spare", "taken"), [(0, 3), (-1, 4), (1, 3)])
+def test_lru_takes_the_least_recently_used_and_no_more_than_needed(
+    tmp_path: Path, spare: int, taken: int
+) -> None:
     for number in range(10):
         put(tmp_path, key(number), size=1000, used_ago=(number + 1) * HOUR)
     entry = (tmp_path / f"{key(0)}-cache").stat().st_size + 8
-    made = plan(tmp_path, policy="lru", max_size_bytes=7 * entry + 1)
-    assert set(gone(made)) == {key(7), key(8), key(9)}
-    assert set(gone(made).values()) == {"max-size"}
+    made = plan(tmp_path, policy="lru", max_size_bytes=7 * entry + spare)
+    assert gone(made) == {key(n): "max-size" for n in range(10 - taken, 10)}
 
 
 def test_a_bound_on_entries_counts_entries_that_stay_and_nothing_else(tmp_path: Path) -> None:
@@ -312,16 +299,6 @@ def test_a_bound_on_entries_counts_entries_that_stay_and_nothing_else(tmp_path: 
         reasons = [r.reason for r in made.removals if r.kind == "entry"]
     assert made.kept == 2
     assert "max-entries" not in reasons
-
-
-def test_a_bound_missed_by_one_byte_takes_one_entry(tmp_path: Path) -> None:
-    for number in range(3):
-        put(tmp_path, key(number))
-    for policy in ("lru", "cost"):
-        assert (
-            len(plan(tmp_path, policy=policy, max_size_bytes=size_of(tmp_path) - 1).removals) == 1
-        )
-        assert not plan(tmp_path, policy=policy, max_size_bytes=size_of(tmp_path)).removals
 
 
 def test_young_entries_of_the_choice_stay_and_nothing_goes_in_their_place(tmp_path: Path) -> None:
@@ -370,3 +347,122 @@ def test_lru_opens_no_entry_where_many_go(tmp_path: Path, monkeypatch: pytest.Mo
     unpriced = plan_cache_prune(ReadCache(LocalStore(tmp_path), JAX, NOW), options)
     assert [r.file for r in unpriced.removals] == [r.file for r in priced.removals]
     assert not [name for name in opened if name.endswith("-cache")]
+
+
+# Carrying it out.
+
+
+def test_a_temporary_file_goes_when_its_writer_is_gone(tmp_path: Path) -> None:
+    dead, alive = tmp_path / ".jaxcache-tmp-1-dead", tmp_path / ".jaxcache-tmp-2-alive"
+    for path in (dead, alive):
+        path.write_bytes(b"half")
+        os.utime(path, ns=(NOW - HOUR * NS,) * 2)
+    made = plan(tmp_path, orphans=True)
+    assert set(gone(made)) == {dead.name, alive.name}
+    with alive.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = remove(LocalStore(tmp_path), made.removals)
+    assert [r.file.name for r in done.removed] == [dead.name]
+    assert [(s.removal.file.name, s.why) for s in done.spared] == [(alive.name, "used")]
+    assert alive.exists()
+    assert not dead.exists()
+
+
+def test_an_entry_used_or_rewritten_meanwhile_stays(tmp_path: Path) -> None:
+    for number in range(6):
+        put(tmp_path, key(number), atime=number in (0, 1, 4))
+    made = plan(tmp_path, max_entries=0)
+    for used in (0, 3):
+        (tmp_path / f"{key(used)}-atime").write_bytes(time.time_ns().to_bytes(8, "little"))
+    (tmp_path / f"{key(1)}-cache").write_bytes(b"another program wrote it anew")
+    (tmp_path / f"{key(2)}-cache").unlink()
+    (tmp_path / f"{key(4)}-atime").unlink()  # as another prune does, which is no use
+    done = remove(LocalStore(tmp_path), made.removals)
+    assert {s.removal.key: s.why for s in done.spared} == {
+        key(0): "used",
+        key(1): "changed",
+        key(2): "gone",
+        key(3): "used",
+    }
+    assert {r.key for r in done.removed} == {key(4), key(5)}
+    assert not done.failed
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == {f"{key(n)}-{kind}" for n in (0, 1, 3) for kind in ("cache", "atime")}
+
+
+class SlowStore(LocalStore):
+    """Every delete takes 10 ms of a clock that this store owns."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.now = 0.0
+        self.held: list[float] = []
+        self.pauses: list[float] = []
+        self.deleted: list[str] = []
+
+    def delete(self, name: str, **rest: object) -> bool:
+        self.now += 0.010
+        self.deleted.append(name)
+        return super().delete(name, **rest)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def lock(self, *, timeout_seconds: float) -> Iterator[None]:
+        started = self.now
+        with super().lock(timeout_seconds=timeout_seconds):
+            yield
+        self.held.append(self.now - started)
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowStore:
+    """A slow store by whose clock the lock is let go."""
+    store = SlowStore(tmp_path)
+    clock = SimpleNamespace(perf_counter=lambda: store.now, sleep=store.pauses.append)
+    monkeypatch.setattr("jaxcache.cache.files.time", clock)
+    return store
+
+
+def test_the_lock_is_let_go_after_each_short_hold(tmp_path: Path, slow: SlowStore) -> None:
+    for number in range(20):
+        put(tmp_path, key(number))
+    made = plan(tmp_path, max_entries=0)
+    seen: list[tuple[int, int]] = []
+    with reporting_to(lambda *told: seen.append(told)):
+        done = remove(slow, made.removals)
+    assert len(done.removed) == 20
+    assert len(slow.held) == 10
+    assert max(slow.held) == pytest.approx(done.longest_hold_seconds)
+    assert done.longest_hold_seconds <= 0.05
+    assert len(slow.pauses) == 9
+    assert seen == [(2 * number, 20) for number in range(1, 11)]
+    assert slow.deleted[:2] == [f"{made.removals[0].key}-cache", f"{made.removals[0].key}-atime"]
+
+
+def test_what_cannot_be_removed_is_told_and_the_rest_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_fail(monkeypatch, "delete", f"{key(1)}-cache")
+    for number in range(3):
+        put(tmp_path, key(number))
+    planned = plan(tmp_path, max_entries=0)
+    done = remove(LocalStore(tmp_path), planned.removals)
+    assert done.failed
+    assert planned.summary((), "removed").startswith("nothing was removed: 3 entries, ")
+    assert [(s.removal.key, s.why, s.detail) for s in done.spared] == [
+        (key(1), "failed", "input/output error")
+    ]
+    assert {p.name for p in tmp_path.iterdir()} == {
+        f"{key(1)}-cache",
+        f"{key(1)}-atime",
+    }
+
+
+def test_a_lock_that_somebody_holds_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxcache.cache.files.LOCK_TIMEOUT_SECONDS", 0.05)
+    put(tmp_path, key(1))
+    made = plan(tmp_path, max_entries=0)
+    with LocalStore(tmp_path).lock(timeout_seconds=1), pytest.raises(LockedError):
+        remove(LocalStore(tmp_path), made.removals)
+    assert (tmp_path / f"{key(1)}-cache").exists()

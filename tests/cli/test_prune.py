@@ -1,6 +1,5 @@
-"""``jaxcache prune``: what goes, what stays, and who is asked."""
+"""``prune``, ``rm`` and ``pin``: what goes, what stays, and who is asked."""
 
-import errno
 import json
 import os
 import shutil
@@ -13,8 +12,9 @@ from typing import Any
 import pytest
 from command_line import error_of
 from conftest import CORPUS, RunCli
+from failing import let_fail
 from object_server import Proxy
-from terminal import Terminal
+from terminal import Terminal, run_all
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, PIN, Event
 from jaxcache.cache.ledger.segments import Ledger
@@ -22,8 +22,6 @@ from jaxcache.cache.ledger.write import append, compact, pinned_keys
 from jaxcache.core.ledger import COMPACT_ABOVE, DAY_NS, day_segment
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.store import open_store
-from jaxcache.store.base import FetchedFile, StoreError
-from jaxcache.store.local import LocalStore
 
 OLD = "--grace=0s"
 
@@ -90,14 +88,7 @@ def test_nothing_is_removed_where_the_disk_may_hide_a_pin(
     entry, *_ = cache.glob("*-cache")
     run_cli("pin", entry.name.removesuffix("-cache"), "-C", cache)
     before = names(cache), names(other)
-    fetch = LocalStore.fetch
-
-    def fail(store: LocalStore, name: str, *, limit: int) -> FetchedFile:
-        if name.endswith(".jsonl"):
-            raise StoreError(name, os.strerror(errno.EIO), code="io-error")
-        return fetch(store, name, limit=limit)
-
-    monkeypatch.setattr(LocalStore, "fetch", fail)
+    let_fail(monkeypatch, "fetch", ".jsonl")
     done = run_cli(*line.format(cache=cache, other=other).split(), "--json")
     assert (done.returncode, error_of(done)) == (1, "pins-unread")
     assert before[0] <= names(cache)
@@ -219,23 +210,6 @@ def test_a_read_only_cache_is_left_alone(run_cli: RunCli, unprivileged: Path, li
         assert (done.returncode, error_of(done)) == (10, "read-only")
 
 
-def test_the_records_of_jaxcache_do_not_count_against_the_limit(
-    run_cli: RunCli, cache: Path
-) -> None:
-    key = next(cache.glob("*-cache")).name.removesuffix("-cache")
-    ledger = cache / ".jaxcache" / "ledger"
-    ledger.mkdir(parents=True)
-    for run in range(50):
-        event = {"key": key, "kind": "hit", "at_ns": run, "note": "x" * 4000}
-        (ledger / f"{run}-{run:016x}.jsonl").write_text(json.dumps(event) + "\n")
-    (cache / ".jaxcache" / "ci.json").write_text("x" * 100_000)
-    done = run_cli("prune", "-C", cache, "--max-size", "100kB", OLD, "--yes", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["kept"] == 7 and document["size_bytes_after"] < 100_000
-    assert (cache / ".jaxcache" / "ci.json").exists()
-
-
 # ``prune`` and ``rm`` on a terminal: the question, and what follows it.
 
 
@@ -253,40 +227,29 @@ def test_a_person_is_asked_and_may_decline(cache: Path, tmp_path: Path) -> None:
     assert code == 1
     assert "would remove 1 entry" in shown
     assert "[y/N]" in shown
+    code, shown = on_terminal(cache, tmp_path, "y\n", "prune", "--max-entries", "0")
+    assert code == 2
+    assert "would empty" in shown
     assert len(list(cache.glob("*-cache"))) == 7
     code, shown = on_terminal(cache, tmp_path, "y\n", "prune", "--max-entries", "6")
     assert code == 0
     assert "removed 1 entry" in shown
     assert shown.count("COMPILE") == 1  # what the question has listed is not listed again
     assert len(list(cache.glob("*-cache"))) == 6
-    code, shown = on_terminal(cache, tmp_path, "", "prune", "--max-entries", "5", "--yes")
-    assert (code, shown.count("COMPILE")) == (0, 1)
 
 
-def test_a_person_is_told_how_to_keep_the_bound(
-    run_cli: RunCli, cache: Path, tmp_path: Path
-) -> None:
+def test_a_person_is_told_how_to_keep_the_bound(cache: Path, tmp_path: Path) -> None:
     line = ("prune", "--max-size", "20kB", "--yes")
-    code, shown = on_terminal(cache, tmp_path, "", *line)
-    assert code == 0
+    lines = [line, *((*line, more) for more in ("--quiet", "--json", "--dry-run"))]
+    lines.append(("prune", "--max-entries", "1", "--yes"))
+    copies = [shutil.copytree(cache, tmp_path / str(number)) for number in range(len(lines))]
+    commands = [(*words, "-C", copy) for words, copy in zip(lines, copies, strict=True)]
+    (code, shown), *others = run_all(commands, home=tmp_path, width=100, env={"TERM": "dumb"})
     told = " ".join(shown.split())
-    assert told.count("the cache can grow again") == 1
+    assert (code, told.count("the cache can grow again"), told.count("COMPILE")) == (0, 1, 1)
     assert "JAXCACHE_LIVE=1 JAXCACHE_LIVE_MAX_SIZE=20000" in told
     assert "JAX_COMPILATION_CACHE_MAX_SIZE=20000 (JAX needs the package filelock for it)" in told
-    for more in ("--quiet", "--json", "--dry-run"):
-        assert "can grow again" not in on_terminal(cache, tmp_path, "", *line, more)[1]
-    assert "can grow again" not in run_cli(*line, "-C", cache).stderr
-    assert (
-        "can grow again"
-        not in on_terminal(cache, tmp_path, "", "prune", "--max-entries=1", "-y")[1]
-    )
-
-
-def test_a_cache_is_not_emptied_by_a_keystroke(cache: Path, tmp_path: Path) -> None:
-    code, shown = on_terminal(cache, tmp_path, "y\n", "prune", "--max-entries", "0")
-    assert code == 2
-    assert "would empty" in shown
-    assert len(list(cache.glob("*-cache"))) == 7
+    assert not any("can grow again" in text for _, text in others)
 
 
 # ``prune`` of a bucket goes by what its clients told of their use.
@@ -372,3 +335,44 @@ def test_pins_that_were_compacted_since_the_listing_count(bucket: str, filled: l
     compact(store)
     assert {*store.list(LEDGER_DIR)}.isdisjoint(listed)
     assert sorted(pinned_keys(Ledger.load(store, listed=listed))) == filled[:2]
+
+
+# ``rm`` and ``pin``.
+
+
+def test_rm_looks_for_the_key_before_it_asks(run_cli: RunCli, cache: Path) -> None:
+    done = run_cli("rm", "-C", cache, "jit_typo", "--json")
+    assert (done.returncode, error_of(done)) == (1, "no-match")
+    done = run_cli("rm", "-C", cache, "jit_mlp", "--json")
+    assert (done.returncode, error_of(done)) == (2, "needs-yes")
+    (path,) = cache.glob("jit_mlp-*-cache")
+    digest = path.name.removesuffix("-cache").rpartition("-")[2]
+    done = run_cli("rm", "-C", cache, digest[:3], "-y", "--json")
+    assert (done.returncode, error_of(done)) == (2, "short-prefix")
+    assert path.exists()
+    assert run_cli("rm", "-C", cache, digest[:4], "-y").returncode == 0
+    assert not path.exists()
+
+
+def test_a_modules_name_means_all_its_entries(run_cli: RunCli, cache: Path) -> None:
+    (path,) = cache.glob("jit_mlp-*-cache")
+    digest = path.name.removesuffix("-cache").rpartition("-")[2]
+    shutil.copy(path, cache / f"jit_mlp-{digest[::-1]}-cache")
+    shutil.copy(path, cache / f"jit_mlp_2-{digest}-cache")
+    done = run_cli("ls", "-q", "-C", cache, "jit_mlp")
+    assert sorted(done.stdout.split()) == sorted(f"jit_mlp-{d}" for d in (digest, digest[::-1]))
+
+
+def test_pins_are_listed_honoured_and_taken_back(run_cli: RunCli, cache: Path) -> None:
+    assert run_cli("pin", "-C", cache).stdout == ""
+    key = run_cli("pin", "-C", cache, "jit_ml").stdout.strip()
+    assert key.startswith("jit_mlp-")
+    assert json.loads(run_cli("pin", "-C", cache, "--json").stdout)["pinned"] == [key]
+    refused = run_cli("rm", "-C", cache, "jit_mlp", "--yes", "--json")
+    assert refused.returncode == 1
+    assert error_of(refused) == "pinned"
+    assert run_cli("pin", "--remove", "-C", cache).returncode == 2
+    assert run_cli("pin", "--remove", "-C", cache, "jit_nothing").returncode == 1
+    assert run_cli("pin", "--remove", "-C", cache, key[:20]).stdout.strip() == key
+    assert run_cli("pin", "-C", cache).stdout == ""
+    assert run_cli("rm", "-C", cache, "jit_mlp", "--yes").returncode == 0

@@ -1,114 +1,36 @@
 """What people see: colour, narrow terminals, and names that want to do harm."""
 
-import os
 import re
-import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import zstandard
+from command_line import show_on_terminal
 from conftest import CORPUS, RunCli
 from terminal import Terminal, columns, run_all, without_style
 
 from jaxcache.cli.commands import COMMANDS
 
-DAY_NS = 86_400 * 10**9
-#: Wide, combining, right-to-left, emoji, control characters, markup, and just long.
-HOSTILE = (
-    "jit_訓練ステップの関数",
-    "jit_e\u0301\u0302\u0303le\u0300ve",
-    "jit_\u202eevil\u2066",
-    "jit_🚀🧑‍🚀",
-    "jit_\x1b[31mred\x1b[2J",
-    "jit_tab\tand\nline",
-    "jit_[bold red]x",
-    "jit_" + "x" * 150,
-)
+
+def test_a_key_that_a_table_shows_is_a_key(local: Path, tmp_path: Path) -> None:
+    def shown(*words: str) -> str:
+        done = show_on_terminal([*words, "-C", local], home=tmp_path, width=50)
+        return f"{without_style(done.stdout)}[{done.returncode}]"
+
+    keys = [line.split()[0] for line in shown("ls").splitlines() if line.startswith("jit_")]
+    assert any("…" in key for key in keys)
+    found = [key for shortened in keys for key in shown("ls", "-q", shortened).split()[:-1]]
+    assert sorted(found) == sorted(p.name.removesuffix("-cache") for p in local.glob("*-cache"))
+    refused = shown("rm", "jit_…", "-y")
+    assert "[ambiguous-key]" in refused
+    assert refused.endswith("[1]")
 
 
-@pytest.fixture
-def cache(tmp_path: Path, corpus: Path) -> Path:
-    """Entries of GPU and CPU, written and used a fixed number of days ago."""
-    target = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cuda13-h200-zstd", target)
-    for file in sorted((corpus / "0.10.2-cpu-zstd").iterdir())[:3]:
-        shutil.copy(file, target)
-    torn = next(target.glob("jit_sort*-cache"))
-    torn.write_bytes(torn.read_bytes()[:-100])
-    _date(target)
-    return target
-
-
-@pytest.fixture
-def hostile(tmp_path: Path, corpus: Path) -> Path:
-    """Sound entries under names that no honest program has."""
-    target = tmp_path / "hostile"
-    target.mkdir()
-    source = next((corpus / "0.10.2-cpu-zstd").glob("jit_mlp*-cache"))
-    for number, name in enumerate(HOSTILE):
-        shutil.copy(source, target / f"{name}-{number:064x}-cache")
-    _date(target)
-    return target
-
-
-def _date(cache: Path) -> None:
-    now_ns = time.time_ns() - 60 * 10**9
-    for number, file in enumerate(sorted(cache.iterdir())):
-        # The same for both, because not every file system tells a use.
-        os.utime(file, ns=(now_ns - number * DAY_NS, now_ns - number * DAY_NS))
-
-
-TABLES = (
-    "ls -C CACHE",
-    "ls --long --sort size -C CACHE",
-    "ls --group-by platform -C CACHE",
-    "stats -C CACHE",
-    "verify -C CACHE",
-    "prune --max-size 60kB --dry-run -C CACHE",
-    "seal --dry-run -C CACHE",
-    "diff CACHE CACHE",
-    "explain --churn -C CACHE",
-)
-
-
-def fits(line: str, width: int) -> bool:
-    """Whether it is in its place; a key, a path or a command is kept whole, to be copied."""
-    longest = max(map(columns, line.split()), default=0)
-    copied = "\t" in line or line.startswith(("  fix", "  hint:"))
-    return columns(line) <= width or longest > width // 2 or copied
-
-
-@pytest.mark.parametrize("width", [60, 80, 127, 200])
-def test_no_row_is_broken(cache: Path, hostile: Path, tmp_path: Path, width: int) -> None:
-    lines = [t.replace("CACHE", str(c)).split() for c in (hostile, cache) for t in TABLES]
-    lines.append(["show", "jit_訓練*", "-C", str(hostile)])
-    for argv, (_, screen) in zip(lines, run_all(lines, home=tmp_path, width=width), strict=True):
-        plain = without_style(screen)
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", plain), (argv, plain)
-        assert "\u202e" not in plain
-        assert [line for line in plain.splitlines() if not fits(line, width)] == [], argv
-
-
-def test_a_key_that_a_table_shows_is_a_key(cache: Path, tmp_path: Path) -> None:
-    ((_, screen),) = run_all([["ls", "-C", cache]], home=tmp_path, width=60)
-    shown = [x.split()[0] for x in without_style(screen).splitlines() if x.startswith("jit_")]
-    assert len(shown) == 11
-    assert all(len(key) <= 16 and "…" in key for key in shown)
-    found = run_all([["ls", "-q", k, "-C", cache] for k in shown], home=tmp_path, width=60)
-    keys = [text.split() for _, text in found]
-    assert sorted(k for (k,) in keys) == sorted(
-        p.name.removesuffix("-cache") for p in cache.glob("*-cache")
-    )
-    ((code, said),) = run_all([["rm", "jit_…", "-y", "-C", cache]], home=tmp_path, width=60)
-    assert (code, "[ambiguous-key]" in said) == (1, True)
-
-
-def test_colour_is_a_choice(cache: Path, tmp_path: Path) -> None:
-    def styled(*argv: str, **env: str) -> bool:
-        ((_, screen),) = run_all([[*argv, "-C", str(cache)]], home=tmp_path, width=80, env=env)
-        return "\x1b[" in screen
+def test_colour_is_a_choice(local: Path, tmp_path: Path) -> None:
+    def styled(*words: str, **env: str) -> bool:
+        done = show_on_terminal([*words, "-C", local], home=tmp_path, width=80, env=env)
+        return "\x1b[" in done.stdout
 
     assert styled("ls")
     assert not styled("ls", NO_COLOR="1")
@@ -119,27 +41,29 @@ def test_colour_is_a_choice(cache: Path, tmp_path: Path) -> None:
     assert not styled("ls", "--color=never")
 
 
-def test_a_pipe_gets_no_colour_unless_asked(run_cli: RunCli, cache: Path) -> None:
-    done = run_cli("show", "nothing", "-C", cache)
+def test_a_pipe_gets_no_colour_unless_asked(run_cli: RunCli, local: Path) -> None:
+    done = run_cli("show", "nothing", "-C", local)
     assert "\x1b" not in done.stdout + done.stderr
-    assert "\x1b" in run_cli("show", "nothing", "-C", cache, "--color", "always").stderr
-    bad = run_cli("ls", "--color", "sometimes", "-C", cache)
+    assert "\x1b" in run_cli("show", "nothing", "-C", local, "--color", "always").stderr
+    bad = run_cli("ls", "--color", "sometimes", "-C", local)
     assert bad.returncode == 2
     assert "'auto', 'always', 'never'" in bad.stderr
 
 
-@pytest.mark.parametrize("env", [{}, {"LANG": "C"}, {"LC_ALL": "POSIX"}], ids=str)
+@pytest.mark.parametrize("env", [{"LANG": "C"}, {"LC_ALL": "POSIX"}], ids=str)
 def test_a_container_without_a_locale_shows_the_same(
-    cache: Path, tmp_path: Path, env: dict[str, str]
+    local: Path, tmp_path: Path, env: dict[str, str]
 ) -> None:
-    ((code, screen),) = run_all([["ls", "-C", cache]], home=tmp_path, width=60, env=env)
+    ((code, screen),) = run_all([["ls", "-C", local]], home=tmp_path, width=60, env=env)
     assert (code, "…" in screen, "\\u" in screen) == (0, True, False)
 
 
-def test_a_pipe_that_cannot_say_it_gets_escapes(spawn_cli: RunCli, hostile: Path) -> None:
-    latin = spawn_cli("ls", "-q", "-C", hostile, env={"PYTHONIOENCODING": "ascii"})
+def test_a_pipe_that_cannot_say_it_gets_escapes(spawn_cli: RunCli, local: Path) -> None:
+    entry = next(local.glob("*-cache"))
+    entry.rename(local / f"jit_訓練-{0:064x}-cache")
+    latin = spawn_cli("ls", "-q", "-C", local, env={"PYTHONIOENCODING": "ascii"})
     assert latin.returncode == 0
-    assert "\\u8a13\\u7df4" in latin.stdout
+    assert "jit_\\u8a13\\u7df4" in latin.stdout
 
 
 _SLOW_WORK = """
@@ -173,19 +97,18 @@ main()
 """
 
 
-@pytest.mark.parametrize("step", ["save", "restore"])
+@pytest.mark.parametrize(("step", "title"), [("save", "saving"), ("restore", "checking")])
 def test_a_step_of_a_job_shows_bytes_as_bytes(
-    run_cli: RunCli, cache: Path, tmp_path: Path, step: str
+    run_cli: RunCli, local: Path, tmp_path: Path, step: str, title: str
 ) -> None:
-    bundle = tmp_path / "cache.jxb"
-    if step == "restore":
-        assert run_cli("export", bundle, "-C", cache).returncode in (0, 3)
-    job = cache if step == "save" else tmp_path / "job"
-    more = [] if step == "save" else ["--everything"]
-    words = [sys.executable, "-c", _AT_ONCE, "ci", step, str(bundle), "-C", str(job), *more]
+    words = [sys.executable, "-c", _AT_ONCE, "ci", step, "cache.jxb", "-C"]
+    if step == "save":
+        words += [str(local)]
+    else:
+        assert run_cli("export", "cache.jxb", "-C", local).returncode == 0
+        words += ["job", "--everything"]
     terminal = Terminal(words, home=tmp_path, width=80)
-    assert terminal.finish() == (3 if step == "save" else 0), terminal.text  # one entry is damaged
-    title = "saving" if step == "save" else "checking"
+    assert terminal.finish() == 0, terminal.text
     bars = [x for x in re.split(r"[\r\n]", without_style(terminal.text)) if title in x]
     assert bars
     assert all(re.search(r"/[0-9.]+ [kM]B ", bar) for bar in bars), bars
@@ -239,10 +162,10 @@ LINES = {
     "stats": ["stats -C CACHE"],
     "report": ["report OTHER/report.html -C CACHE"],
     "explain": ["explain --churn -C CACHE", "explain KEY KEY -C CACHE"],
-    "doctor": ["doctor -C CACHE"],
+    "doctor": ["doctor -C CACHE --python /nowhere"],
     "where": ["where -C CACHE"],
     "diff": ["diff CACHE OTHER", "diff CACHE CACHE"],
-    "bug-report": ["bug-report -C CACHE"],
+    "bug-report": ["bug-report -C CACHE --python /nowhere"],
     "verify": ["verify -C CACHE", "verify --no-payload -C CACHE", "verify --fix -C CACHE"],
     "seal": ["seal --dry-run -C CACHE", "seal -C CACHE"],
     "prune": ["prune --max-size 1B --dry-run -C CACHE"],
@@ -274,7 +197,8 @@ def test_a_terminal_gets_no_escape_sequence_of_an_entry(
     other = tmp_path / "other"
     other.mkdir()
     bundle = tmp_path / "bundle.jxb"
-    assert run_cli("export", bundle, "-C", escaping).returncode in (0, 3)
+    if "BUNDLE" in line:
+        assert run_cli("export", bundle, "-C", escaping).returncode in (0, 3)
     paths = {"CACHE": str(escaping), "OTHER": str(other), "BUNDLE": str(bundle)}
     paths |= {"KEY": PLAIN, "FILE": f"{NAMED}-cache"}
     words = [re.sub("[A-Z]{3,}", lambda match: paths[match[0]], word) for word in line.split(" ")]
@@ -286,8 +210,7 @@ def test_a_terminal_gets_no_escape_sequence_of_an_entry(
 
 @pytest.mark.jax
 @pytest.mark.parametrize(
-    "line",
-    ["show KEY --hlo", "verify --level load --no-payload", "doctor", "show KEY --hlo --debug"],
+    "line", ["show KEY --hlo --debug", "verify --level load --no-payload", "doctor"]
 )
 def test_nor_what_jaxlib_reads(line: str, run_cli: RunCli, escaping: Path, jax_python: str) -> None:
     words = [NAMED if word == "KEY" else word for word in line.split()]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
-from conftest import PYTHONPATH, find_jax_pythons
+from conftest import PYTHONPATH, clean_environment, find_jax_pythons
 from plain_jax import run_plain
 from schemas import check_output
 
@@ -78,6 +78,14 @@ def run_in_process(
             texts.append(file.read().decode("utf-8", "replace").replace("\r\n", "\n"))
     check_output(words, *texts)
     return subprocess.CompletedProcess(["jaxcache", *words], code, *texts)
+
+
+def show_on_terminal(
+    arguments: Sequence[str | Path], *, home: Path, width: int, env: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run one command line as on a terminal of a width, where a real one is not under test."""
+    given = clean_environment(home) | {"TERM": "xterm-256color", "COLUMNS": str(width)}
+    return run_in_process(arguments, env=given | (env or {}), cwd=home, one_stream=True)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from conftest import CORPUS
 
 from jaxcache import __version__
 from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, Event
+from jaxcache.cli import terminal
 from jaxcache.core.names import OWN_DIR
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
@@ -44,12 +45,20 @@ cp "$(dirname "$0")"/0.10.2-cpu-zstd/jit_mlp-*-cache "$JAX_COMPILATION_CACHE_DIR
 echo '{"jax_version": "0.10.2", "jaxlib_version": "0.10.2", "platform": "cpu",' \\
     '"device_kind": "cpu", "platform_version": "cpu"}' > /dev/fd/"$3"
 """
-ALL = tuple(_FORMS)
-NO_KEYS = tuple(f for f in ALL if f != "keys")
 PLAIN, ODD, TORCH = "0.12.0.1-cpu-zstd", "odd", "torch"
-ALIKE, SHARED, CAPPED = "alike", "shared", "0.12.0.1-cpu-zstd-maxsize"
+ALIKE, SHARED = "alike", "shared"
 _CACHES = tuple(sorted(p.name for p in CORPUS.iterdir() if p.is_dir()))
-_CORE = (PLAIN, "0.4.38-cpu-zlib", "0.10.2-cuda13-h200-kernelcache", ODD, TORCH)
+_SOUND = (PLAIN, "0.4.38-cpu-zlib")
+_CORE = (*_SOUND, "0.10.2-cuda13-h200-kernelcache", ODD, TORCH)
+#: Sets of caches, and of forms, by the names that ``cases.txt`` uses.
+_SETS = {
+    "corpus": _CACHES,
+    "older": tuple(name for name in _CACHES if name not in _CORE),
+    "sound": _SOUND,
+    "core": _CORE,
+    "all": tuple(_FORMS),
+    "page": tuple(form for form in _FORMS if form != "keys"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Case:
     """
 
     words: tuple[str, ...]
-    forms: tuple[str, ...] = ("json",)
+    forms: tuple[str, ...] = ()
     source: str | None = None
     packs: bool = False
 
@@ -71,247 +80,28 @@ class Case:
         return "-".join(self.words[:2]) if self.words[0] in ("ci", "target") else self.words[0]
 
 
-def _case(line: str, forms: tuple[str, ...] = ("json",), **others: object) -> Case:
-    return Case(tuple(line.split()), forms, **others)  # type: ignore[arg-type]
-
-
 def cases() -> Iterator[Case]:
-    """Every command line of the record."""
-    for cache in (*_CACHES, ODD, TORCH):
-        forms = ALL if cache in _CORE else ("json",)
-        page = tuple(f for f in forms if f != "keys")
-        yield _case(f"ls -C {cache}", forms)
-        yield _case(f"ls --long -C {cache} --sort size:desc", forms)
-        yield _case(f"stats -C {cache}", page)
-        yield _case(f"stats -C {cache} --prometheus", ("tsv",))
-        yield _case(f"verify -C {cache}", forms)
-        yield _case(f"show * -C {cache}", page)
-        if cache == TORCH:
-            page = ("json",)  # what these say is that they are for JAX's
-        yield _case(f"explain --churn -C {cache}", page)
-        yield _case(f"report out.html -C {cache}", page)
-        yield _case(f"prune --max-entries 2 --dry-run -C {cache}", forms)
-        yield _case(f"diff {cache} {cache}", forms)
-    for cache in (PLAIN, ODD, TORCH):
-        yield _case(f"ls -C {cache} --group-by module", ALL)
-        yield _case(f"ls -C {cache} --filter size>4kB --limit 2", ALL)
-    yield _case(f"ls -C {PLAIN} --group-by platform --sort compile jit_*")
-    yield _case("ls -C some.recipe", ALL)
-    yield _case("show jit* -C some.recipe", NO_KEYS)
-    yield _case("show some.recipe", NO_KEYS)
-    yield _case("target show h200.json --python /nowhere/python")
-    yield _case("target show h200.json --python /bin/false", ("tsv",))
-    for sides in (
-        f"-C {PLAIN} jit_mlp jit_loss",
-        f"-C {PLAIN} jit_mlp",
-        "some.recipe",
-        f"-C {TORCH} a*",
-    ):
-        yield _case(f"explain {sides}", NO_KEYS)
-    for sides in (
-        f"{PLAIN} 0.10.2-cpu-zstd",
-        f"small.jxb {ODD}",
-        "torch.jxb torch",
-        "0.4.38-cpu-zstd 0.4.38-cpu-zlib",
-    ):
-        yield _case(f"diff {sides}", ALL)
-    for level in ("quick", "full"):
-        yield _case(f"verify -C {ODD} --level {level} --atimes --dry-run", ALL)
-    for source in (PLAIN, ODD, TORCH, "0.4.38-cpu-zlib"):
-        yield from _changes(source)
-    for bundle in ("small.jxb", "signed.jxb", "kernels.jxb", "torch.jxb"):
-        yield _case(f"import {bundle} -C new --python ./python --dry-run", ALL)
-        yield _case(f"import {bundle} -C new --python ./python", ("json", "tsv"), packs=True)
-    yield _case(
-        "import small.jxb -C @ --python ./python", ALL, source="0.4.38-cpu-zlib", packs=True
-    )
-    yield _case("ci key --python ./python", NO_KEYS)
-    names = "--hash-files some.recipe --prefix my/job --restore-keys"
-    yield _case(f"ci key --python ./python {names}", ("json", "tsv"))
-    yield from _moves()
-    for source in _CACHES:
-        yield _case("export all.jxb -C @", source=source, packs=True)
-    yield _case("trust list", NO_KEYS)
-    yield from _looks()
-    yield from _refusals()
-    yield _case("where", ("json", "tsv"))
-    yield _case("ls -C nowhere", ("json", "tsv"))
-    yield _case("ls --sort nonsense", ("json", "tsv"))
-    yield _case(f"show nothing -C {PLAIN}", ("json", "tsv"))
+    """Every command line of the record, as ``cases.txt`` lists them."""
+    for line in (GOLDEN / "cases.txt").read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            names, _, command = line.partition(": ")
+            forms = [form for name in names.split() for form in _SETS.get(name, (name,))]
+            for text in _expand(re.sub(r"#(\d)", lambda match: f"{int(match[1]):064x}", command)):
+                source = re.search(r" @(\S+)", text)
+                words = re.sub(r" @\S+", " @", text).split()
+                kinds = tuple(form for form in forms if form in _FORMS)
+                yield Case(tuple(words), kinds, source and source[1], "packs" in forms)
 
 
-def _looks() -> Iterator[Case]:
-    """Choices of entries, and sentences for which a cache needs a certain content."""
-    for cache in (*_CACHES, ODD, TORCH):
-        yield _case(
-            f"doctor -C {cache} --python /nowhere/python", NO_KEYS if cache == ODD else ("json",)
-        )
-    for line in ("ls", "verify", "doctor --python /nowhere/python", "stats"):
-        yield _case(f"{line} -C {SHARED}", NO_KEYS)
-    for line in ("ls -C .", "stats -C home"):
-        yield _case(line, ("json", "tsv"))
-    for text in (
-        "size>5kB",
-        "size<=5kB",
-        "size>3kB --filter size<5kB",
-        "module=jit_*l*",
-        "module!=jit_mlp",
-        "codec=zlib",
-        "sealed=false",
-        "compile<1",
-        "unused<1s",
-        "platform=gpu",
-    ):
-        yield _case(f"ls -C {PLAIN} --filter {text}", ("keys",))
-    for options in ("--sort key --limit 1", "--sort size:asc --limit 3"):
-        yield _case(f"ls -C {PLAIN} {options}", ("keys",))
-    for options in (
-        "codec",
-        "module --limit 2",
-        "module --sort size:asc",
-        "function --sort compile",
-    ):
-        yield _case(f"ls -C {ALIKE} --group-by {options}", NO_KEYS)
-    for options in ("--long", "--sort compile"):
-        yield _case(f"ls -C {ALIKE} {options}", ("tsv", "table"))
-    yield _case(f"ls -C {PLAIN} --sort compile", ("tsv",))
-    yield _case(f"ls -C {PLAIN} --filter unused>9999d", ("table",))
-    yield _case(f"ls -C {ODD} --filter jaxlib=0.12.0.1", ("keys",))
-    yield _case(f"show jit_[jl]* -C {ALIKE}", NO_KEYS)
-    yield _case(f"show jit_mlp* -C {PLAIN} --verbose", ("tsv", "table"))
-    for text in ("mlp", "jit_mpl", "zzz"):
-        yield _case(f"show {text} -C {PLAIN}", ("tsv",))
-    yield _case(f"explain --churn -C {ALIKE}", NO_KEYS)
-    for key in ("jit_loss", *(f"jit_f-{number:064x}" for number in range(4))):
-        yield _case(f"explain {key} -C {ALIKE}")
-    yield _case(f"diff {PLAIN} {ALIKE}", ALL)
-    for options in (
-        f"-C {ODD} --filter jaxlib=0.12.0.1 --unused-for 0s --grace 0s",
-        f"-C {ODD} --quarantine --grace 30d",
-        f"-C {ODD} --max-size 30kB --grace 12d",
-        f"-C {ODD} --max-entries 2 --keep jit_l* --grace 12d",
-        f"-C {CAPPED} --unused-for 365d",
-        f"-C {CAPPED} --unused-for 67h",
-        f"-C {CAPPED} --older-than 200000d",
-        f"-C {PLAIN} --older-than 1d --filter size>4kB",
-        f"-C {PLAIN} --older-than 1d --filter size>4kB --keep jit_mlp",
-        f"-C {PLAIN} --older-than 1d --keep jit_mlp",
-    ):
-        yield _case(f"prune --dry-run {options}", ("json", "tsv"))
-    yield _case("prune --max-size 30kB --grace 12d --yes -C @", ("json", "tsv"), source=ODD)
-    yield _case("rm jit_mlp jit_d* --yes -C @", source=CAPPED)
-
-
-def _refusals() -> Iterator[Case]:
-    """Command lines that make no sense, which are refused before any work."""
-    for options in (
-        "--filter size",
-        "--filter colour=red",
-        "--filter size>big",
-        "--filter module>a",
-        "--filter sealed=maybe",
-        "--filter age>3",
-        "--filter compile>nan",
-        "--sort size:up",
-        "--group-by colour",
-        "--limit -1",
-        "--quiet --json",
-        "--json --jsonl",
-        "--no-such-option",
-    ):
-        yield _case(f"ls -C {PLAIN} {options}", ("json", "tsv"))
-    for options in (
-        "",
-        "--policy lru",
-        "--side-caches",
-        "--max-size lots",
-        "--unused-for 30",
-        "--used-since never",
-        "--max-entries 3 --policy fifo",
-        "--max-entries -3",
-        "--max-entries 3 -q",
-    ):
-        yield _case(f"prune -C nowhere --yes {options}", ("json", "tsv"))
-    yield _case("prune --max-entries 0 --keep jit_typo --yes -C @", source=PLAIN)
-    for options in ("", "--churn x", "a b c"):
-        yield _case(f"explain -C {PLAIN} {options}", ("tsv",))
-    for line in ("where --stop", "where -C x -- true", f"stats --prometheus --json -C {PLAIN}"):
-        yield _case(line, ("tsv",))
-
-
-def _moves() -> Iterator[Case]:
-    """What moves entries of a part of a cache or into a bundle, and what is refused."""
-    for source in ("small.jxb", "0.4.38-cpu-zlib"):
-        yield _case(f"copy {source} out.jxb", ALL, packs=True)
-        for option in ("--dry-run", "--atomic", "--on-conflict=fail"):
-            yield _case(f"copy {source} out.jxb {option}", ("tsv",))
-    for command in ("copy small.jxb new", "import small.jxb -C new"):
-        yield _case(command, ("json", "tsv"), packs=True)
-    for target in ("new", "new.jxb"):
-        yield _case(f"copy home {target}", ("tsv",))
-    for choice in ("jit_mlp*", "--filter module=jit_mlp", "--filter platform=cpu", "nothing"):
-        yield _case(f"export out.jxb {choice} -C {PLAIN}", ("json", "tsv"), packs=True)
-    for choice in (
-        "--include jit_l*",
-        "--include jit_l* --include jit_m*",
-        "--exclude *loss*",
-        "--include jit_l* --exclude *",
-    ):
-        yield _case(f"push other -C {PLAIN} --dry-run {choice}", ("keys", "tsv"))
-    for name in ("out.tar.gz", "out.txt"):
-        yield _case(f"export {name} -C {PLAIN}", ("tsv",))
-    yield _case(f"export out.jxb --sign nobody -C {PLAIN}", ("tsv",))
-    yield _case("import gone.jxb --on-conflict sometimes -C new", ("tsv",))
-    yield _case(f"push http://127.0.0.1:9/x -C {PLAIN}", ("tsv",))
-    yield _case(f"push out.jxb -C {PLAIN}", ("tsv",))
-    yield _case("pull absent -C new", ("tsv",))
-    yield _case("ci restore small.jxb -C @ --everything", NO_KEYS, source="0.4.38-cpu-zstd")
-    yield _case("ci restore small.jxb -C new --everything --lookup-only", NO_KEYS)
-    for place in (PLAIN, "s3://bucket/cache"):
-        yield _case(f"ci restore {PLAIN} -C {place}", ("tsv",))
-    yield _case(f"ci save {PLAIN} -C {PLAIN}", ("tsv",))
-    for status in ("", "running", "-1"):
-        yield _case(f"ci save out.jxb -C {PLAIN} --job-status={status}", ("tsv",))
-    for shard in ("0/4", "5/4", "1", "1/0", "a/b", "-1/2", "1/2/3", "1/9999999"):
-        yield _case(f"compile some.recipe --shard={shard}", ("tsv",))
-    for recipe in ("small.jxb", "python", "gone"):
-        yield _case(f"compile {recipe}", ("tsv",))
-    yield _case("target capture new --python /nowhere/python", ("tsv",))
-    yield _case("trust remove nobody", ("tsv",))
-
-
-def _changes(source: str) -> Iterator[Case]:
-    """Whatever changes a cache, without and with ``--dry-run``."""
-    for line in (
-        "verify --fix",
-        "verify --fix --delete --yes",
-        "verify --restore",
-        "prune --max-entries 3 --policy lru --yes",
-        "prune --keep-last 1 --yes",
-        "prune --orphans --legacy --side-caches --quarantine --older-than 5d --yes",
-        "rm * --yes",
-    ):
-        yield _case(f"{line} --dry-run -C @", ALL, source=source)
-        yield _case(f"{line} -C @", ("json", "tsv"), source=source)
-    if source != TORCH:
-        yield _case("seal --dry-run -C @", ALL, source=source)
-        yield _case("seal -C @", ALL, source=source, packs=True)
-        yield _case("pin jit_m* -C @", NO_KEYS, source=source)
-        yield _case("unpin jit_m* -C @", NO_KEYS, source=source)
-    yield _case("export out.jxb -C @", ALL, source=source, packs=True)
-    yield _case(
-        "export out.jxb -C @ --since small.jxb jit_m*", ("json", "tsv"), source=source, packs=True
-    )
-    yield _case("copy @ other", ALL, source=source)
-    yield _case("copy @ other --dry-run", ALL, source=source)
-    yield _case("push other -C @ --dry-run", ALL, source=source)
-    yield _case("push other -C @", ALL, source=source)
-    yield _case("pull @ -C other", ALL, source=source)
-    yield _case("pull @ -C other --include jit_m* --dry-run", ALL, source=source)
-    yield _case("ci restore @ -C other --everything", ALL, source=source)
-    yield _case("ci restore @ -C other --everything --lookup-only", ALL, source=source)
-    yield _case("ci save other -C @ --save-if always --dry-run", ALL, source=source)
-    yield _case("ci save other -C @ --save-if always", ALL, source=source)
+def _expand(text: str) -> Iterator[str]:
+    """Yield a line for each choice in braces; a choice may name a set."""
+    before, _, rest = text.partition("{")
+    choices, brace, after = rest.partition("}")
+    if not brace:
+        yield text
+    for name in choices.split("|") if brace else ():
+        for choice in _SETS.get(name, (name,)):
+            yield from _expand(before + choice + after)
 
 
 class World:
@@ -346,8 +136,12 @@ class World:
                 os.utime(path, ns=(at_ns, at_ns))
                 os.chmod(path, 0o755 if name == "python" else 0o644)
 
-    def run(self, case: Case, form: str) -> dict[str, object]:
-        """Run one case; what it leaves behind goes away afterwards."""
+    def run(self, case: Case, form: str, width: int | None = None) -> dict[str, object]:
+        """Run one case; what it leaves behind goes away afterwards.
+
+        Args:
+            width: of a terminal that shows both streams.
+        """
         before = {p.name for p in self.root.iterdir()}
         own = {*self.root.glob("*/.jaxcache")}
         words = [w.replace("@", "work") for w in case.words] + _FORMS[form]
@@ -357,9 +151,10 @@ class World:
             if (self.root / name).is_dir():
                 self.hold(self.root / name)
         env = {"PATH": os.environ["PATH"], "HOME": str(self.root / "home"), "LANG": "C.UTF-8"}
-        env |= {"COLUMNS": "100", "NO_COLOR": "1", "TZ": "UTC"}
-        with held_still():
-            done = run_in_process(words, env=env, cwd=self.root, on_terminal=form == "table")
+        env |= {"COLUMNS": str(width or 100), "NO_COLOR": "1", "TZ": "UTC", "TERM": "xterm"}
+        kind = {"on_terminal": form == "table", "one_stream": width is not None}
+        with held_still(), mock.patch.object(terminal, "_BAR_AFTER_SECONDS", 1e9):
+            done = run_in_process(words, env=env, cwd=self.root, **kind)
         found: dict[str, object] = {
             "code": done.returncode,
             "out": self.stable(done.stdout),

@@ -1,4 +1,4 @@
-"""A real S3 server process, and a proxy before it that counts requests and spoils some."""
+"""Buckets: a real S3 server process, a proxy before it that counts and spoils requests, Azure's."""
 
 import base64
 import contextlib
@@ -7,6 +7,7 @@ import hmac
 import http.client
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import pytest
+from conftest import RunCli
+
 #: What S3 clients read; the server believes any key.
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -28,6 +32,26 @@ CREDENTIALS = {
     "AWS_ALLOW_HTTP": "true",
 }
 _HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive"}
+
+
+#: Lines of JSON on its standard input fill buckets: filling goes past HTTP because a test of ten
+#: thousand objects must not take a minute to set up.
+_S3_SERVER = """
+import json, logging, sys
+from moto.s3.models import s3_backends
+from moto.server import ThreadedMotoServer
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+for line in sys.stdin:
+    order = json.loads(line)
+    backend = s3_backends["123456789012"]["aws"]
+    for name in order["names"]:
+        backend.put_object(order["bucket"], name, order["data"].encode())
+    print("done", flush=True)
+server.stop()
+"""
 
 
 class S3Server:
@@ -66,7 +90,7 @@ class S3Server:
 def run_s3_server() -> Iterator[S3Server]:
     """Run moto's server on a port of its own."""
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("s3_process.py"))],
+        [sys.executable, "-c", _S3_SERVER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -298,3 +322,65 @@ def _make_container(port: int) -> None:
     )
     assert connection.getresponse().status == 201
     connection.close()
+
+
+# Fixtures.
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A real S3 server process."""
+    pytest.importorskip("moto")
+    with run_s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _s3_proxy(s3_server: S3Server) -> Iterator[Proxy]:
+    with run_proxy(s3_server.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def s3(_s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy before the S3 server, which the environment points to."""
+    for name in [n for n in os.environ if n.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in (CREDENTIALS | {"AWS_ENDPOINT_URL": _s3_proxy.endpoint}).items():
+        monkeypatch.setenv(name, value)
+    _s3_proxy.forget()
+    yield _s3_proxy
+    _s3_proxy.forget()
+
+
+@pytest.fixture
+def bucket(s3: Proxy, s3_server: S3Server) -> str:
+    """The URL of a directory in a bucket of one's own."""
+    name = f"bucket-{os.urandom(6).hex()}"
+    make_bucket(s3_server.endpoint, name)
+    return f"s3://{name}/team/cache"
+
+
+@pytest.fixture
+def remote(run_cli: RunCli, local: Path, bucket: str, s3: Proxy) -> str:
+    """The entries of ``local`` in a bucket."""
+    assert run_cli("push", bucket, "-C", local).returncode == 0
+    s3.forget()
+    return bucket
+
+
+@pytest.fixture(scope="session")
+def _azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    program = os.environ.get("JAXCACHE_TEST_AZURITE") or shutil.which("azurite-blob")
+    if not program:
+        pytest.skip("no azurite-blob (npm install azurite), and JAXCACHE_TEST_AZURITE is not set")
+    with run_azurite(program, tmp_path_factory.mktemp("azurite")) as port:
+        yield port
+
+
+@pytest.fixture
+def azure(_azurite: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a directory in a container of Azure's emulator."""
+    monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", f"http://127.0.0.1:{_azurite}")
+    return f"az://container/{os.urandom(6).hex()}"

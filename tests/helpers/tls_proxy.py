@@ -1,7 +1,7 @@
 """A proxy of a company's network: clients tunnel through it, and it ends their TLS itself.
 
-Its certificate is signed by an authority that no system trusts, as where a firewall reads along or
-where a bucket is served inside a cluster. What arrives is passed on without TLS.
+No system trusts its certificate, as where a firewall reads along or where a bucket is served inside
+a cluster. What arrives is passed on without TLS.
 """
 
 import contextlib
@@ -96,44 +96,21 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def _make_certificates(host: str, directory: Path) -> tuple[Path, Path]:
-    """Write an authority's certificate, and the host's with its key."""
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    host_key = ec.generate_private_key(ec.SECP256R1())
-    issuer = _name("A company's own authority")
-    authority = (
-        _builder(issuer, issuer, authority_key)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(authority_key, hashes.SHA256())
-    )
-    certificate = (
-        _builder(_name(host), issuer, host_key)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    key = host_key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    trusted, chain = directory / "authority.pem", directory / "server.pem"
-    trusted.write_bytes(authority.public_bytes(pem))
-    chain.write_bytes(key + certificate.public_bytes(pem))
-    return trusted, chain
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
+    """Write the host's certificate, which is its own authority, and a file with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
     now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .sign(key, hashes.SHA256())
     )
+    pem = serialization.Encoding.PEM
+    kind = serialization.PrivateFormat.PKCS8
+    trusted, chain = directory / "authority.pem", directory / "server.pem"
+    trusted.write_bytes(certificate.public_bytes(pem))
+    private = key.private_bytes(pem, kind, serialization.NoEncryption())
+    chain.write_bytes(private + trusted.read_bytes())
+    return trusted, chain

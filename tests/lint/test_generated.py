@@ -1,26 +1,31 @@
-"""Completions and man pages: in step with the commands, and good in the real programs."""
+"""Completions, man pages, schemas: in step with the commands, and good in the real programs."""
 
+import json
 import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any
 
 import pytest
-from conftest import REPOSITORY, clean_environment
+from conftest import REPOSITORY, RunCli, clean_environment
+from jsonschema import Draft202012Validator
 from processes import sh
+from schemas import SCHEMAS, check_document
 from terminal import Terminal
 
 from jaxcache.cache.listing import _GROUPS
 from jaxcache.cache.selection import _SORTS
-from jaxcache.cli.app import load_command
-from jaxcache.cli.commands import COMMANDS, load
+from jaxcache.cli.commands import COMMANDS
 from jaxcache.cli.complete import complete_keys
 from jaxcache.core.names import parse_key
 from jaxcache.live.settings import SETTINGS, variable
 from jaxcache.options import GROUP_FIELDS, SORT_FIELDS
+from tools.generate.commands import read_command
 from tools.generate.configuration import INTERNAL, LIVE_TEXTS, VARIABLE_TEXTS, variables_in
+from tools.generate.schemas import MEANINGS, field_tables
 
 COMPLETIONS = REPOSITORY / "completions"
 
@@ -87,22 +92,6 @@ def run(args: list[str], env: dict[str, str]) -> str:
 def test_what_is_committed_is_what_is_generated() -> None:
     done = sh([sys.executable, REPOSITORY / "tools" / "gen.py", "--check"])
     assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_an_option_that_is_named_as_its_value_says_so() -> None:
-    """Typer 0.27 takes such a metavar for the option's name, unless the option is spelt out."""
-    for name in COMMANDS:
-        load_command(name)
-        hints = get_type_hints(load(COMMANDS[name].place), include_extras=True)
-        for parameter, hint in hints.items():
-            for info in getattr(hint, "__metadata__", ()):
-                if (
-                    getattr(info, "metavar", None) == parameter.upper()
-                    and type(info).__name__ == "OptionInfo"
-                ):
-                    # Beside a type, Typer keeps the first name as the default until it parses.
-                    spelt = info.param_decls or str(info.default).startswith("--")
-                    assert spelt, f"{name}: spell --{parameter} out in jaxcache/cli"
 
 
 def complete_in_bash(env: dict[str, str], *words: str) -> list[str]:
@@ -243,13 +232,73 @@ def test_one_line_enables_the_completion(shell_env: dict[str, str], shell: str, 
 
 
 def test_man_pages_without_a_warning(tmp_path: Path) -> None:
-    man = need("man")
     pages = sorted((REPOSITORY / "man").glob("*.1"))
     assert len(pages) == len(COMMANDS) + 1
-    for page in pages:
-        done = sh(
-            [man, "--warnings", "-E", "UTF-8", "-l", str(page)],
-            env=clean_environment(tmp_path) | {"MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
-        )
-        assert done.stderr == ""
-        assert "EXIT STATUS" in done.stdout
+    done = sh(
+        [need("man"), "--warnings", "-E", "UTF-8", "-l", *map(str, pages)],
+        env=clean_environment(tmp_path) | {"MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
+    )
+    assert done.stderr == ""
+    assert done.stdout.count("EXIT STATUS") == len(pages)
+
+
+# ``docs/schemas/``; every output that a test reads is held to them, too.
+
+
+NAMES = sorted(path.stem for path in SCHEMAS.iterdir())
+
+
+def test_every_command_with_json_has_a_schema() -> None:
+    commands = map(read_command, COMMANDS)
+    printing = {c.name for c in commands if any("--json" in o.names for o in c.options)}
+    files = {name.replace(" ", "-") for name in printing}
+    assert files | {"error", "version"} == set(NAMES)
+
+
+def test_each_schema_is_one_and_has_its_address() -> None:
+    for name in NAMES:
+        schema = json.loads((SCHEMAS / f"{name}.json").read_text("utf-8"))
+        Draft202012Validator.check_schema(schema)
+        assert schema["$id"].endswith(f"/docs/schemas/{name}.json")
+
+
+def _fields(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each field of a schema, with its own schema."""
+    for part in schema if isinstance(schema, list) else schema.values():
+        if isinstance(part, dict | list):
+            yield from _fields(part)
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {}).items()
+
+
+def test_every_field_has_a_meaning_and_every_meaning_is_of_a_field() -> None:
+    schemas = [json.loads(path.read_text("utf-8")) for path in SCHEMAS.iterdir()]
+    fields = [pair for schema in schemas for pair in _fields(schema)]
+    assert {name for name, field in fields if "description" not in field} == set()
+    meanings = {(name, text) for table in MEANINGS.values() for name, text in table.items()}
+    assert meanings - {(name, field["description"]) for name, field in fields} == set()
+
+
+def test_the_page_on_json_links_to_each_schema_and_the_site_lists_its_fields() -> None:
+    page = (REPOSITORY / "docs" / "json.md").read_text("utf-8")
+    same = {f"trust-{name}" for name in ("here", "keygen", "add", "remove")}
+    assert {*re.findall(r"\(schemas/([a-z-]+)\.json\)", page)} | same == set(NAMES)
+    tables = field_tables()
+    assert all(f"`{name}`" in tables for name in NAMES)
+    assert "| `summary.phases.trace_seconds` | number | " in tables
+
+
+#: Fields and values that are new, which a published schema admits, and values of another type.
+_NEW = {"colour": "red", "codec": "gzip"}
+_WRONG = {"size_bytes": "12 kB", "module": None, "created_at": 1}
+
+
+def test_a_change_of_a_field_is_noticed(run_cli: RunCli, corpus: Path) -> None:
+    listed = json.loads(run_cli("ls", "--json", "-C", corpus / "0.10.2-cpu-zstd").stdout)
+    entry = listed["entries"][0]
+    changes = [entry | {name: value} for name, value in (_NEW | _WRONG).items()]
+    changes.append({name: value for name, value in entry.items() if name != "target"})
+    for change in changes:
+        with pytest.raises(AssertionError, match=r"docs/schemas/ls\.json"):
+            check_document("ls", listed | {"entries": [change]})
+    check_document("ls", listed | {"entries": [entry | _NEW]}, strict=False)

@@ -1,11 +1,30 @@
-"""A program that calls every public function; only mypy reads it, in ``test_api_docs.py``."""
+"""A program that calls every public function; only mypy reads it, in ``make check``."""
 
 import datetime
 import pathlib
 
 import jaxcache
+from jaxcache.cache import diff, scan, show
+from jaxcache.cache.explain import keys
+from jaxcache.cache.move import export_plan, import_bundle
+from jaxcache.cache.prune import removable
+from jaxcache.cache.verify import check
+from jaxcache.layouts import base
+from jaxcache.layouts.torch import bundle, explain, units
+from jaxcache.layouts.torch import check as torch_check
+from jaxcache.layouts.torch import scan as torch_scan
 from jaxcache.options.move import ExportOptions, SyncOptions
 from jaxcache.options.run import RunOptions
+
+# Each module that a layout names as a group of functions has the protocol of the group.
+scans: tuple[base.Scans, base.Scans] = (scan, torch_scan)
+shows: tuple[base.Shows, base.Shows] = (show, explain)
+checks: tuple[base.Checks, base.Checks] = (check, torch_check)
+removals: tuple[base.Removals, base.Removals] = (removable, units)
+exports: tuple[base.Exports, base.Exports] = (export_plan, bundle)
+imports: tuple[base.Imports, base.Imports] = (import_bundle, bundle)
+compared: tuple[base.Sides, base.Sides] = (diff, torch_scan)
+explains: tuple[base.Explains, base.Explains] = (keys, explain)
 
 
 def look(cache: jaxcache.Cache) -> list[str]:

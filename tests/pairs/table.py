@@ -208,23 +208,19 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
         F.TORCH: held("layouts/test_torch_bundle.py::test_a_bucket_holds_them"),
         F.CAP: held("cli/test_push_pull.py::test_dates_travel"),
         F.VERSIONS: held(f"{KEEP}test_entries_of_another_version_go_through_a_bucket"),
-        F.USERS: held(
-            "cache/test_ledger_of_others.py::test_a_pulled_ledger_neither_accuses_nor_pins"
-        ),
+        F.USERS: held("cache/test_ledger.py::test_a_pulled_ledger_neither_accuses_nor_pins"),
         F.NAMES: held("cli/test_push_pull.py::test_odd_names_travel"),
     },
     F.BUNDLE: {
         F.SIGNATURES: held(ONLY_SIGNED),
         F.SEAL: held("cli/test_move.py::test_what_travels_arrives_sealed"),
-        F.PRUNE: held(
-            "cache/test_ledger_of_others.py::test_an_arrival_is_a_use_where_no_hit_came_along"
-        ),
+        F.PRUNE: held("cache/test_ledger.py::test_an_arrival_is_a_use_where_no_hit_came_along"),
         F.CI: held("cli/test_ci.py::test_a_job_keeps_what_it_used_and_what_is_new"),
         F.PORTABLE: held("integration/test_move_jax.py::test_portable_entries_hit_on_a_condition"),
         F.TORCH: held("layouts/test_torch_bundle.py::test_a_bundle_brings_everything_there"),
         F.CAP: held(f"{KEEP}test_a_capped_cache_goes_through_a_job_of_ci"),
         F.VERSIONS: held(OTHER_TRAVELS),
-        F.USERS: held("cache/test_ledger_of_others.py::test_an_imported_record_is_marked"),
+        F.USERS: held("cache/test_ledger.py::test_an_imported_record_is_marked"),
         F.NAMES: held(ODD_BUNDLE),
     },
     F.SIGNATURES: {
@@ -242,7 +238,7 @@ ROWS: dict[Feature, dict[Feature, Cell]] = {
     },
     F.SEAL: {
         F.PRUNE: held(
-            "cache/test_ledger_of_others.py"
+            "cache/test_ledger.py"
             "::test_an_entry_that_was_compiled_again_is_not_held_to_an_older_record"
         ),
         F.CI: held("cli/test_move.py::test_damage_goes_nowhere"),

@@ -1,4 +1,7 @@
-"""What is released: built from the sdist, installed into an empty environment, used there."""
+"""What is released: built from the sdist, installed into an empty environment, used there.
+
+What the workflows mean was looked up in the documentation of their actions; no runner is here.
+"""
 
 import os
 import sys
@@ -7,6 +10,7 @@ import tomllib
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,8 +19,6 @@ from processes import sh
 
 import jaxcache
 from jaxcache.cli.commands import COMMANDS
-
-pytestmark = pytest.mark.slow
 
 
 def run(*args: str | Path, home: Path, cwd: Path | None = None) -> str:
@@ -44,6 +46,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_the_version_is_in_one_place(built: Path) -> None:
     names = sorted(p.name for p in built.iterdir())
     version = jaxcache.__version__
@@ -59,6 +62,7 @@ def test_the_version_is_in_one_place(built: Path) -> None:
     assert version not in (REPOSITORY / "pyproject.toml").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_archives_hold_what_they_must_and_nothing_else(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -81,6 +85,7 @@ def test_the_archives_hold_what_they_must_and_nothing_else(built: Path) -> None:
     assert {"README.md", "CHANGELOG.md", "LICENSE", "tools/gen.py", "docs/index.md"} <= inside
 
 
+@pytest.mark.slow
 def test_it_works_in_an_environment_of_its_own(
     installed: Path, tmp_path: Path, corpus: Path
 ) -> None:
@@ -108,6 +113,7 @@ def test_the_conda_recipe_requires_what_the_wheel_does() -> None:
     assert entry_point == f"jaxcache = {project['scripts']['jaxcache']}"
 
 
+@pytest.mark.slow
 def test_rattler_build_renders_the_conda_recipe() -> None:
     rattler = pytest.importorskip("rattler_build", reason="no wheel for this system: group dev")
     recipe = rattler.Stage0Recipe.from_file(REPOSITORY / "examples/conda/recipe.yaml")
@@ -116,6 +122,7 @@ def test_rattler_build_renders_the_conda_recipe() -> None:
     assert variant.recipe.build.noarch == "python"
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_it_warms_a_python_that_knows_nothing_of_it(
     installed: Path, tmp_path: Path, jax_python: str
@@ -131,3 +138,71 @@ def test_it_warms_a_python_that_knows_nothing_of_it(
         assert done.returncode == 0, done.stderr
         assert done.stdout == "2.0\n"
         assert outcome in done.stderr
+
+
+# What the workflows promise: order and permissions of a release, the Pythons of the tests.
+
+
+def read(name: str) -> dict[str, Any]:
+    return yaml.safe_load((REPOSITORY / ".github" / "workflows" / name).read_text("utf-8"))
+
+
+def index_of_step(steps: list[dict[str, Any]], text: str) -> int:
+    """Return the index of the only step that has the text in its command, action or inputs."""
+    indexes = [index for index, step in enumerate(steps) if text in str(step)]
+    assert len(indexes) == 1, (text, indexes)
+    return indexes[0]
+
+
+def test_a_release_is_tested_before_it_is_built_and_its_sbom_is_of_the_built_wheel() -> None:
+    steps = read("release.yml")["jobs"]["build"]["steps"]
+    order = [
+        index_of_step(steps, text)
+        for text in (
+            "actions/checkout@",
+            "the changelog has it",
+            "'make test'",
+            "'make test-jax'",
+            "python -m build",
+            "'name': 'dist'",
+            "cyclonedx-py environment",
+            "'name': 'sbom'",
+        )
+    ]
+    assert order == sorted(order)
+    commands = steps[index_of_step(steps, "cyclonedx-py environment")]["run"].splitlines()
+    installation = next(i for i, line in enumerate(commands) if "install dist/*.whl" in line)
+    assert commands[-1].startswith("cyclonedx-py environment")
+    assert installation < len(commands) - 1
+
+
+def test_a_release_is_attested_before_it_is_published_without_the_sbom() -> None:
+    job = read("release.yml")["jobs"]["publish"]
+    assert job["needs"] == "build"
+    steps = job["steps"]
+    attest_sbom = index_of_step(steps, "sbom-path")
+    attest_provenance = index_of_step(steps, "'subject-path': 'dist/*'}")
+    downloads = [index for index, step in enumerate(steps) if "download-artifact" in step["uses"]]
+    assert max(downloads) < min(attest_provenance, attest_sbom)
+    assert index_of_step(steps, "pypa/gh-action-pypi-publish@") == len(steps) - 1
+    # It is not in the directory that is published.
+    assert "path" not in steps[index_of_step(steps, "'name': 'sbom'")]["with"]
+    assert steps[attest_sbom]["with"]["sbom-path"] == "sbom.json"
+
+
+def test_only_the_job_that_publishes_may_sign() -> None:
+    workflow = read("release.yml")
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "permissions" not in workflow["jobs"]["build"]
+    assert workflow["jobs"]["publish"]["permissions"] == {
+        "id-token": "write",
+        "attestations": "write",
+        "contents": "read",
+    }
+
+
+def test_the_tests_run_on_each_python_that_the_package_names() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    prefix = "Programming Language :: Python :: "
+    named = [text.removeprefix(prefix) for text in project["classifiers"] if prefix in text]
+    assert read("test.yml")["jobs"]["test"]["strategy"]["matrix"]["python"] == named

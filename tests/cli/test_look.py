@@ -1,0 +1,535 @@
+"""``ls``, ``show`` and ``stats`` as a person and as a script meets them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from command_line import show_on_terminal
+from conftest import REPOSITORY, RunCli, clean_environment
+from terminal import without_style
+from ways import names, old_copy, told
+
+from jaxcache.cache.ledger.record import COMPILE, HIT, MISS, Event
+from jaxcache.cache.ledger.write import append, compact
+from jaxcache.live.process import COUNTERS, SUMS
+from jaxcache.store import open_store
+
+HASH = "ab" * 32
+
+
+def listed(run_cli: RunCli, cache: Path, *args: str) -> dict[str, Any]:
+    done = run_cli("ls", "--json", "-C", cache, *args, cwd=cache)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def cache(capped_cache: Path) -> Path:
+    return capped_cache
+
+
+def test_seconds_are_those_of_the_header(run_cli: RunCli, tmp_path: Path) -> None:
+    content = (754).to_bytes(4, "big") + os.urandom(300_000)  # a first block beyond 16 KiB
+    path = tmp_path / f"jit_slow-{HASH}-cache"
+    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(content))
+    (entry,) = listed(run_cli, tmp_path)["entries"]
+    assert entry["compile_seconds"] == 754.0
+    assert entry["payload_bytes"] == 300_000
+    assert entry["sealed"] is True
+
+
+def test_keys_select(run_cli: RunCli, cache: Path) -> None:
+    everything = [e["key"] for e in listed(run_cli, cache)["entries"]]
+    mlp = next(k for k in everything if k.startswith("jit_mlp"))
+    for argument in (mlp, mlp[:-50], mlp.rsplit("-")[-1][:10], "jit_m*", "jit_ml?", "jit_mlp"):
+        assert [e["key"] for e in listed(run_cli, cache, argument)["entries"]] == [mlp]
+    done = run_cli("ls", "-C", cache, "jit_")
+    assert (done.returncode, "ambiguous-key" in done.stderr) == (1, True)
+    assert "jit_*" in done.stderr
+
+
+@pytest.mark.parametrize("key", ["", "nothing"])
+def test_a_key_that_names_nothing_chooses_nothing(
+    run_cli: RunCli, tmp_path: Path, corpus: Path, key: str
+) -> None:
+    """In a cache of one entry, where every prefix is unique."""
+    source = min((corpus / "0.12.0.1-cpu-zstd").glob("*-cache"))
+    for directory in (tmp_path / "cache", tmp_path / "cache" / ".jaxcache" / "quarantine" / "x"):
+        directory.mkdir(parents=True)
+        shutil.copy(source, directory)
+    pinned = run_cli("pin", "*", "-C", "cache").stdout
+    for words in (("ls",), ("rm", "--yes"), ("pin", "--remove"), ("verify", "--restore")):
+        done = run_cli(*words, key, "-C", "cache")
+        assert (done.returncode, f"matches '{key}'" in done.stderr) == (1, True), words
+    assert run_cli("pin", "-C", "cache").stdout == pinned
+    assert sum(1 for _ in (tmp_path / "cache").rglob(source.name)) == 2
+
+
+def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cache: Path) -> None:
+    (cache / f"jit_empty-{HASH}-cache").write_bytes(b"")
+    (cache / f"jit_text-{HASH}-cache").write_text("not an executable")
+    whole = next(cache.glob("jit_mlp*-cache")).read_bytes()
+    (cache / f"jit_cut-{HASH}-cache").write_bytes(whole[:100])
+    (cache / f"jit_folder-{HASH}-cache").mkdir()
+    (cache / f"jit_link-{HASH}-cache").symlink_to(cache / f"jit_cut-{HASH}-cache")
+    (cache / f"jit_loop-{HASH}-cache").symlink_to(f"jit_loop-{HASH}-cache")
+    os.mkfifo(cache / f"jit_fifo-{HASH}-cache")
+    (cache / f"jit_gone-{HASH}-atime").write_bytes(bytes(8))
+    (cache / "_temp_jit_f").write_bytes(b"")
+    (cache / "README").write_text("hello")
+    odd = os.fsencode(cache) + b"/jit_\xff\n\x1b[31m-" + HASH.encode() + b"-cache"
+    with open(odd, "wb") as file:
+        file.write(whole)
+    document = listed(run_cli, cache)
+    problems = {(p["file"].split("-")[0], p["kind"]) for p in document["problems"]}
+    assert problems == {
+        ("jit_empty", "empty"),
+        ("jit_text", "bad-codec"),
+        ("jit_cut", "truncated"),
+        ("jit_folder", "stray-file"),
+        ("jit_link", "unreadable"),
+        ("jit_loop", "unreadable"),
+        ("jit_fifo", "stray-file"),
+        ("jit_gone", "orphan-atime"),
+        ("_temp_jit_f", "temp-file"),
+        ("README", "stray-file"),
+        ("jit_\\xff\\x0a\\x1b[31m", "module-mismatch"),
+    }
+    assert len(document["entries"]) == 7 + 6
+    assert any(e["module"] == "jit_\\xff\\x0a\\x1b[31m" for e in document["entries"])
+    done = run_cli("ls", "-C", cache)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert len(done.stdout.splitlines()) == 13
+    assert "verify" in done.stderr
+
+
+def test_unreadable_files_are_findings_and_directories_errors(
+    run_cli: RunCli, corpus: Path, unprivileged: Path
+) -> None:
+    cache = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", unprivileged / "cache"))
+    next(cache.glob("jit_mlp*-cache")).chmod(0)
+    problems = listed(run_cli, cache)["problems"]
+    assert [(p["kind"], p["detail"]) for p in problems] == [("unreadable", "permission denied")]
+    cache.chmod(0)
+    done = run_cli("ls", "-C", cache, cwd=unprivileged)
+    cache.chmod(0o700)
+    assert (done.returncode, "permission-denied" in done.stderr) == (10, True)
+    # ``push`` and ``pull`` name the directory without an option.
+    assert "hint: ask its owner, or name another directory\n" in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(cache: Path, tmp_path: Path) -> None:
+    for n in range(300):
+        shutil.copy(next(cache.glob("jit_mlp*-cache")), cache / f"jit_{'m' * 90}-{n:064x}-cache")
+    for command in ("ls", "stats"):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "jaxcache", command, "-C", str(cache)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=clean_environment(tmp_path),
+        )
+        assert child.stdout and child.stderr
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        child.stderr.close()
+        assert child.wait() == 0
+
+
+# ``--filter`` wherever entries are chosen: one selection, that of ``ls``.
+
+
+FILTER = ("--filter", "size>4kB", "--filter", "platform=cpu")
+
+
+@pytest.fixture
+def old_cache(tmp_path: Path) -> Path:
+    return old_copy(tmp_path / "cache")
+
+
+@pytest.fixture
+def chosen(run_cli: RunCli, old_cache: Path) -> set[str]:
+    found = set(run_cli("ls", "-q", "-C", old_cache, *FILTER).stdout.split())
+    assert 0 < len(found) < 7
+    return found
+
+
+def keys_in(cache: Path) -> set[str]:
+    return {name.removesuffix("-cache") for name in names(cache)}
+
+
+def test_a_damage_that_only_decoding_shows(run_cli: RunCli, old_cache: Path) -> None:
+    damaged = next(old_cache.glob("jit_mlp*-cache"))
+    unpacked = zstandard.ZstdDecompressor().decompressobj().decompress(damaged.read_bytes())
+    payload = bytearray(unpacked)
+    payload[40:4000:3] = bytes(len(payload[40:4000:3]))
+    damaged.write_bytes(zstandard.ZstdCompressor().compress(bytes(payload)))
+    key = damaged.name.removesuffix("-cache")
+    for words in (("ls",), ("rm", "-n")):
+        done = run_cli(*words, "-C", old_cache, "--filter", "problem=bad-payload", "-q")
+        assert (words, done.stdout.split()) == (words, [key])
+
+
+def test_removal(run_cli: RunCli, old_cache: Path, chosen: set[str]) -> None:
+    everything = keys_in(old_cache)
+    limits = ("--max-entries", "0", "--yes")
+    done = run_cli("prune", "-C", old_cache, *FILTER, *limits, "-n", "-q")
+    assert set(done.stdout.split()) == chosen
+    done = run_cli("rm", "-C", old_cache, *FILTER, "-n", "-q")
+    assert set(done.stdout.split()) == chosen
+    one = min(k for k in chosen if k.startswith("jit_mlp"))
+    done = run_cli("rm", "-C", old_cache, *FILTER, "jit_mlp", "jit_loss", "--yes", "-q")
+    assert done.stdout.split() == [one]
+    assert keys_in(old_cache) == everything - {one}
+    assert run_cli("rm", "-C", old_cache, *FILTER, "--yes").returncode == 0
+    assert keys_in(old_cache) == everything - chosen
+    assert run_cli("prune", "-C", old_cache, *FILTER, *limits).returncode in (0, 3)
+    assert keys_in(old_cache) == everything - chosen
+    refused = run_cli("rm", "-C", old_cache, "--yes")
+    assert (refused.returncode, "give a KEY, or --filter" in refused.stderr) == (2, True)
+
+
+def test_verify_and_seal(run_cli: RunCli, old_cache: Path, chosen: set[str]) -> None:
+    damaged = old_cache / f"{min(keys_in(old_cache) - chosen)}-cache"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    done = run_cli("verify", "-C", old_cache, *FILTER, "--json")
+    assert (done.returncode, json.loads(done.stdout)["checked"]) == (0, len(chosen))
+    assert run_cli("verify", "-C", old_cache, "--json").returncode == 1
+    refused = run_cli("verify", "-C", old_cache, "--restore", *FILTER)
+    assert refused.returncode == 2
+    done = run_cli("seal", "-C", old_cache, *FILTER, "-q")
+    assert set(done.stdout.split()) == chosen
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["push there -C cache", "pull cache -C there", "copy cache there", "export there -C cache"],
+)
+def test_moves(
+    run_cli: RunCli, old_cache: Path, chosen: set[str], words: str, tmp_path: Path
+) -> None:
+    done = run_cli(*words.split(), *FILTER, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert set(run_cli("ls", "-q", "-C", tmp_path / "there").stdout.split()) == chosen
+
+
+def test_a_bad_filter_is_refused_before_any_work(run_cli: RunCli, old_cache: Path) -> None:
+    for words in (("prune", "--max-entries", "0"), ("rm",), ("verify",), ("seal",), ("push", "x")):
+        refused = run_cli(*words, "-C", old_cache, "--filter", "colour=red", "-n")
+        assert (refused.returncode, "[bad-filter]" in refused.stderr) == (2, True), words
+
+
+# ``show``.
+
+
+GPU, CPU, OLD = "0.12.0.1-cuda13-h200-zstd", "0.12.0.1-cpu-zstd", "0.4.38-cpu-zlib"
+
+
+def test_a_plain_file_of_any_name_will_do(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    entry = next((corpus / GPU).glob("jit_sort*"))
+    for path in (entry, shutil.copy(entry, tmp_path / "copy.bin")):
+        document = json.loads(run_cli("show", "--json", path).stdout)
+        assert document["program"]["module"] == "jit_sort"
+        assert document["entry"]["file"] == path.name
+
+
+def test_the_payload_is_written_whole_or_not_at_all(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    entry = next((corpus / CPU).glob("jit_mlp*"))
+    done = run_cli("show", "jit_mlp*", "-C", corpus / CPU, "--payload", tmp_path / "out")
+    assert done.returncode == 0
+    whole = zstandard.ZstdDecompressor().decompress(entry.read_bytes())
+    assert (tmp_path / "out").read_bytes() == whole[4:]
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(entry.read_bytes()[:-100])
+    done = run_cli("show", damaged, "--payload", tmp_path / "out2")
+    assert done.returncode == 1 and "bad-entry" in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged", "out"]
+
+
+def test_a_pipe_stays_a_pipe(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    """As ``/dev/null`` stays what it is, whoever may replace it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        done = run_cli("show", "jit_mlp*", "-C", corpus / CPU, "--payload", pipe)
+        if not pipe.is_fifo():
+            reader.kill()
+        read = reader.communicate()[0]
+    assert (done.returncode, pipe.is_fifo()) == (0, True), done.stderr
+    entry = next((corpus / CPU).glob("jit_mlp*"))
+    assert read == zstandard.ZstdDecompressor().decompress(entry.read_bytes())[4:]
+
+
+def test_hlo_takes_jaxlib(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", bare)
+    assert done.returncode == 13
+    assert "jaxlib" in done.stderr and "--python" in done.stderr
+
+
+def test_a_child_that_answers_nonsense_is_named(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    liar = tmp_path / "liar"
+    liar.write_text('#!/bin/sh\necho "{nonsense" > /dev/fd/$3\nsleep 9\n')
+    liar.chmod(0o755)
+    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", liar)
+    assert (done.returncode, "hlo-failed" in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.jax
+def test_hlo_is_text(run_cli: RunCli, corpus: Path, jax_python: str) -> None:
+    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", jax_python)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("HloModule jit_mlp")
+    assert "ENTRY" in done.stdout and "f32[8,16]" in done.stdout
+
+
+# ``stats``: everything in the directory is counted.
+
+
+@pytest.fixture
+def littered(cache: Path, corpus: Path) -> Path:
+    """With the files of other kinds that a compiler and a crash leave."""
+    shutil.copy(corpus / "0.10.2-cuda13-h200-kernelcache" / "xla_gpu_kernel_cache_file", cache)
+    autotune = cache / "xla_gpu_per_fusion_autotune_cache_dir" / "tmp"
+    autotune.mkdir(parents=True)
+    (autotune.parent / "abc.textproto").write_bytes(b"x" * 10)
+    (autotune / "tmp_per_fusion_cache_1").write_bytes(b"x" * 5)
+    (cache / f"jit_gone-{HASH}-atime").write_bytes(bytes(8))
+    (cache / f"jit_old-{HASH}").write_bytes(next(cache.glob("jit_mlp*-cache")).read_bytes())
+    (cache / "_temp_x").write_bytes(b"xyz")
+    return cache
+
+
+def test_everything_is_counted(run_cli: RunCli, littered: Path) -> None:
+    (littered / "link").symlink_to("jit_nowhere")
+    (littered / f"jit_folder-{HASH}-cache").mkdir()
+    document = json.loads(run_cli("stats", "--json", "-C", littered).stdout)
+    files = {f["kind"]: (f["files"], f["size_bytes"]) for f in document["files"]}
+    assert files["entry"][0] == 7
+    assert files["legacy-entry"] == (1, next(littered.glob("jit_mlp*-cache")).stat().st_size)
+    assert files["atime"] == (8, 64)
+    assert files["autotune"] == (2, 15)
+    assert files["temp"] == (1, 3)
+    assert files["lockfile"] == (1, 0)
+    assert files["kernel-cache"][1] == (littered / "xla_gpu_kernel_cache_file").stat().st_size
+    assert files["stray"] == (2, 0)  # as a bound counts them
+    on_disk = sum(p.stat().st_size for p in littered.rglob("*") if p.is_file())
+    assert document["directory_bytes"] == on_disk == sum(size for _, size in files.values())
+    assert document["total"]["entries"] == 8
+    assert document["problems"] == {
+        "orphan-atime": 1,
+        "legacy-name": 1,
+        "temp-file": 1,
+        "stray-file": 2,
+        "module-mismatch": 1,
+    }
+
+
+def test_prometheus_text_parses(run_cli: RunCli, littered: Path) -> None:
+    odd = littered.rename(littered.with_name('odd "name\\'))
+    done = run_cli("stats", "--prometheus", "-C", odd)
+    assert done.returncode == 0
+    sample = re.compile(r'jaxcache_[a-z_]+\{cache_dir="(?:[^"\\]|\\.)*",[a-z]+="[^"]*"\} [0-9.e+]+')
+    lines = done.stdout.splitlines()
+    assert [x for x in lines if not x.startswith("#") and not sample.fullmatch(x)] == []
+    assert any('kind="autotune"} 15' in x for x in lines)
+    typed = [x.split()[2] for x in lines if x.startswith("# TYPE")]
+    assert len(typed) == len(set(typed)) == 6
+
+
+def test_one_size_of_a_cache_on_every_screen(
+    run_cli: RunCli, littered: Path, tmp_path: Path
+) -> None:
+    """All files count, quarantined ones too, but not the records of jaxcache."""
+    key = next(littered.glob("jit_mlp*-cache")).name.removesuffix("-cache")
+    facts = {"compile_seconds": 0.0123, "note": "x" * 50_000}
+    assert append(open_store(str(littered)), [Event(key, COMPILE, 1, facts)])
+    damaged = next(littered.glob("jit__fun*-cache"))
+    damaged.write_bytes(damaged.read_bytes()[:-40] + bytes(30_000))
+    # The entry that holds another module than its name says stays.
+    assert run_cli("verify", "-C", littered, "--fix", "--grace", "0s").returncode == 1
+    records = {*littered.rglob("ledger/*"), littered / "CACHEDIR.TAG"}
+    records.add(littered / ".jaxcache" / "ci.json")
+    (littered / ".jaxcache" / "ci.json").write_text("x" * 100_000)
+    files = [p for p in littered.rglob("*") if p.is_file() and p not in records]
+    size_bytes = sum(p.stat().st_size for p in files)
+    assert json.loads(run_cli("stats", "--json", "-C", littered).stdout)["size_bytes"] == size_bytes
+    pruned = run_cli("prune", "--max-size", "1GB", "-n", "--json", "-C", littered)
+    assert json.loads(pruned.stdout)["size_bytes_before"] == size_bytes
+    commands = [["ls"], ["stats"], ["prune", "--max-size", "1GB", "-n"]]
+    ls, stats, prune = (
+        without_style(show_on_terminal([*c, "-C", littered], home=tmp_path, width=120).stdout)
+        for c in commands
+    )
+    size = f"{size_bytes / 1000:.1f} kB"
+    record_bytes = sum(p.stat().st_size for p in records if p.is_file())
+    uncounted_size = f"{record_bytes / 1000:.1f} kB"
+    assert f"; the whole cache has {size}, records {uncounted_size}" in ls
+    uncounted = f"; {uncounted_size} of jaxcache's own records not counted"
+    assert f"Cache size   {size}, as --max-size counts it{uncounted}" in stats
+    assert f"cache size {size}" in prune
+    assert "12 ms" in ls
+    assert "12 ms" in stats
+
+
+def test_hits_are_the_same_after_a_compaction(run_cli: RunCli, cache: Path) -> None:
+    keys = sorted(p.name.removesuffix("-cache") for p in cache.glob("*-cache"))
+    events = [Event(keys[0], COMPILE, 1, {"compile_seconds": 2.5}), Event(keys[1], COMPILE, 1)]
+    store = open_store(str(cache))
+    assert append(store, [*events, Event(keys[0], HIT, 2, {"count": 5})])
+    assert append(store, [Event(keys[0], COMPILE, 3), Event(keys[0], HIT, 4)])
+    for _ in range(2):
+        found = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
+        assert (found["hits"], found["misses"]) == (6, 3)
+        assert (found["hit_rate"], found["saved_seconds"]) == (6 / 9, 15.0)
+        compact(store)
+
+
+def test_what_a_move_brought_and_nothing_used(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    source = corpus / "0.12.0.1-cpu-zstd"
+    cache = tmp_path / "cache"
+    assert run_cli("copy", source, cache).returncode == 0
+    brought = {p.name: p.stat().st_size for p in cache.glob("*-cache")}
+    hit, read, *unused = sorted(brought)
+    append(open_store(str(cache)), [Event(hit.removesuffix("-cache"), HIT, time.time_ns())])
+    later = time.time() + 120
+    os.utime(cache / read, (later, (cache / read).stat().st_mtime))
+    never_used = json.loads(run_cli("stats", "--json", "-C", cache).stdout)["never_used"]
+    size_bytes = sum(brought[name] for name in unused)
+    assert (never_used["entries"], never_used["size_bytes"]) == (5, size_bytes)
+    screen = show_on_terminal(["stats", "-C", cache], home=tmp_path, width=200).stdout
+    size = f"{size_bytes / 1000:.1f} kB"
+    (line,) = (x for x in without_style(screen).splitlines() if x.startswith("Never used"))
+    says, command = line.split("; see them with: jaxcache ")
+    assert says == f"Never used   5 entries that a move brought, {size}"
+    listed = json.loads(run_cli(*command.split(), "--json").stdout)["entries"]
+    assert sorted(e["file"] for e in listed) == unused
+
+
+def test_counts_of_the_live_layer_that_no_number_holds(run_cli: RunCli, cache: Path) -> None:
+    directory = cache / ".jaxcache" / "live"
+    directory.mkdir(parents=True)
+    (directory / "totals").write_text('{"misses": Infinity, "hits_local": 3}')
+    done = run_cli("stats", "-C", cache, "--json")
+    assert json.loads(done.stdout)["live"] == {"hits_local": 3}, done.stderr
+
+
+# ``examples/grafana``: each query asks for what ``stats --prometheus`` exports.
+
+
+_LABEL = re.compile(r'(\w+)(?:=~|!=|!~|=)"((?:[^"\\]|\\.)*)"')
+
+
+def test_a_dashboard_asks_for_what_is_exported(run_cli: RunCli, capped_cache: Path) -> None:
+    """Of a cache with uses, damage, a quarantine and totals of the live layer."""
+    key = min(path.name for path in capped_cache.glob("*-cache")).removesuffix("-cache")
+    events = [Event(key, kind, 10**18, {"compile_seconds": 2.5}) for kind in (HIT, MISS)]
+    append(open_store(str(capped_cache)), events)
+    (capped_cache / "jit_torn-cache").write_bytes(b"")
+    own = capped_cache / ".jaxcache"
+    for name, text in (
+        (f"quarantine/20260101T000000Z/{key}-cache", "torn"),
+        ("live/totals", json.dumps(dict.fromkeys([*COUNTERS, *SUMS], 1))),
+    ):
+        (own / name).parent.mkdir(parents=True)
+        (own / name).write_text(text)
+    labels: defaultdict[str, str] = defaultdict(str)
+    text = run_cli("stats", "--prometheus", "-C", capped_cache).stdout
+    for metric, labelled in re.findall(r"^(\w+)(\{.*\})", text, re.MULTILINE):
+        labels[metric] += labelled
+    dashboard = (REPOSITORY / "examples" / "grafana" / "jaxcache.json").read_text()
+    variables = {variable["name"] for variable in json.loads(dashboard)["templating"]["list"]}
+    for text in re.findall(r'"(?:expr|query)": (".*jaxcache_.*")', dashboard):
+        query = json.loads(text)
+        named = re.findall(r"\bjaxcache_\w+", query)
+        assert labels.keys() >= {*named}
+        assert {*re.findall(r"\$(\w+)", query)} <= {*variables, "__rate_interval"}
+        for metric, matchers in re.findall(r"\b(jaxcache_\w+)\{([^}]*)\}", query):
+            for label, value in _LABEL.findall(matchers):
+                fixed = label in ("counter", "kind")  # values that the exporter writes itself
+                for wanted in value.split("|") if fixed else [""]:
+                    assert f'{label}="{wanted}' in labels[metric]
+        for label in re.findall(r"\bby \((\w+)\)", query):
+            assert f'{label}="' in labels[min(named)]
+
+
+# Entries that were compiled for a GPU that was not there keep their label, and lose it in time.
+
+
+@pytest.fixture
+def labelled(corpus: Path, tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A cache of GPU entries, of which the ledger calls one untuned and one tuned."""
+    path = tmp_path / "gpu"
+    shutil.copytree(corpus / "0.12.0.1-cuda13-h200-zstd", path)
+    names = sorted(p.name for p in path.glob("*-cache"))
+    known = {}
+    events = []
+    for name, tuning in zip(names, ("untuned", "tuned"), strict=False):
+        info = (path / name).stat()
+        known[name.removesuffix("-cache")] = tuning
+        facts = {
+            "tuning": tuning,
+            "tuning_mtime_ns": info.st_mtime_ns,
+            "tuning_size_bytes": info.st_size,
+        }
+        events.append(Event(name.removesuffix("-cache"), COMPILE, 1, facts))
+    assert append(open_store(str(path)), events)
+    return path, known
+
+
+def labels(run_cli: RunCli, path: Path) -> dict[str, str]:
+    entries = told(run_cli, "ls", "-C", path)["entries"]
+    return {e["key"]: e["tuning"] for e in entries if e["tuning"]}
+
+
+def test_ls_show_and_prune(run_cli: RunCli, labelled: Any) -> None:
+    path, known = labelled
+    assert labels(run_cli, path) == known
+    untuned = next(k for k, tuning in known.items() if tuning == "untuned")
+    document = told(run_cli, "show", "-C", path, untuned)
+    assert document["entry"]["tuning"] == document["provenance"]["tuning"] == "untuned"
+    prune = ("prune", "--untuned", "-C", path, "--grace", "0s")
+    dry = told(run_cli, *prune, "--dry-run")
+    real = told(run_cli, *prune, "--yes")
+    assert dry["removed"] == real["removed"]
+    assert [(r["key"], r["reason"]) for r in real["removed"]] == [(untuned, "untuned")]
+    assert not (path / f"{untuned}-cache").exists()
+    assert labels(run_cli, path) == {k: t for k, t in known.items() if k != untuned}
+    assert told(run_cli, *prune, "--yes")["removed"] == []
+
+
+def test_the_label_goes_with_the_entry(run_cli: RunCli, labelled: Any, tmp_path: Path) -> None:
+    path, known = labelled
+    shutil.copytree(path, tmp_path / "copied", copy_function=shutil.copyfile)
+    assert labels(run_cli, tmp_path / "copied") == known
+    assert run_cli("export", "-C", path, "all.jaxcache").returncode == 0
+    assert run_cli("import", "-C", tmp_path / "moved", "all.jaxcache").returncode == 0
+    assert labels(run_cli, tmp_path / "moved") == known
+    assert run_cli("seal", "-C", path).returncode == 0
+    assert labels(run_cli, path) == known
+
+
+def test_an_entry_that_jax_made_anew_is_not_labelled(run_cli: RunCli, labelled: Any) -> None:
+    path, known = labelled
+    key, other = known
+    shutil.copyfile(path / f"{other}-cache", path / f"{key}-cache")
+    assert labels(run_cli, path) == {other: known[other]}
+    prune = ("prune", "--untuned", "-C", path, "--grace", "0s", "--yes")
+    assert told(run_cli, *prune)["removed"] == []
