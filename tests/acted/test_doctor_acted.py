@@ -1,18 +1,431 @@
-"""What ``doctor`` prints as a cure makes plain JAX write and hit."""
+"""The command that ``doctor`` names as a cure mends what it found."""
 
 import json
+import os
+import re
+import shutil
 import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from acting import plain_hits
+from acting import act, acts_on, plain_hits, says, with_settings
+from conftest import CORPUS, GiveAway, RunCli, clean_environment, find_jax_pythons
+
+from jaxcache.cache.ledger.record import COMPILE, HIT, Event
+from jaxcache.cache.ledger.write import append
+from jaxcache.store import open_store
+
+Make = Callable[[Path], dict[str, str]]
+DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
+SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+LOW = {SECONDS: "0"}
+
+
+def findings(
+    run_cli: RunCli, cache: Path | str, cwd: Path | None = None, **env: str
+) -> dict[str, dict[str, Any]]:
+    """What ``doctor`` finds in a cache, by the name of the trap."""
+    words = ("doctor", "--json", "-C", cache, "--python", "/nonexistent")
+    done = run_cli(*words, env=LOW | env, cwd=cwd)
+    assert done.stdout, done.stderr
+    return {finding["trap"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[[str], Path]:
+    def make(name: str) -> Path:
+        target = tmp_path / "a cache"
+        shutil.copytree(CORPUS / name, target, copy_function=shutil.copy)
+        target.chmod(0o755)
+        for path in target.iterdir():
+            path.chmod(0o644)
+        return target
+
+    return make
+
+
+def open_to_the_group(cache: Path) -> dict[str, str]:
+    for path in (cache, *cache.iterdir()):
+        path.chmod(path.stat().st_mode | 0o020)
+    return {}
+
+
+def cut_off(cache: Path) -> dict[str, str]:
+    path = next(cache.glob("*-cache"))
+    path.write_bytes(path.read_bytes()[:-9])
+    os.utime(path, (1e9, 1e9))
+    return {}
+
+
+def without_atimes(cache: Path) -> dict[str, str]:
+    for path in cache.glob("*-atime"):
+        path.unlink()
+    return {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000"}
+
+
+def foreign_name(cache: Path) -> dict[str, str]:
+    (cache / "a copy-cache").mkdir()
+    return {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000"}
+
+
+@pytest.mark.parametrize(
+    ("trap", "name", "make"),
+    [
+        pytest.param(
+            "unsafe-permissions",
+            "0.12.0.1-cpu-zstd",
+            open_to_the_group,
+            marks=acts_on("chmod -R go-w …"),
+        ),
+        pytest.param(
+            "damaged-entries",
+            "0.12.0.1-cpu-zstd",
+            cut_off,
+            marks=acts_on("jaxcache verify --fix -C …"),
+        ),
+        pytest.param(
+            "missing-atime",
+            "0.12.0.1-cpu-zstd-maxsize",
+            without_atimes,
+            marks=acts_on("jaxcache verify --fix --atimes -C … writes them, dated to the last use"),
+        ),
+        pytest.param(
+            "foreign-name", "0.12.0.1-cpu-zstd-maxsize", foreign_name, marks=acts_on("mv -n … …")
+        ),
+    ],
+)
+def test_the_cure_of_a_finding(
+    run_cli: RunCli,
+    copy: Callable[[str], Path],
+    tmp_path: Path,
+    trap: str,
+    name: str,
+    make: Make,
+) -> None:
+    cache = copy(name)
+    assert trap not in findings(run_cli, cache)
+    env = make(cache)
+    fix = findings(run_cli, cache, **env)[trap]["fix"]
+    if fix.startswith("jaxcache "):
+        act(fix, tmp_path, until=" writes", **env)  # may find something else
+    else:
+        says(fix)
+        subprocess.run(fix, shell=True, check=True, cwd=tmp_path)
+    assert trap not in findings(run_cli, cache, **env)
+
+
+@acts_on("cp -RL … … makes a cache of files")
+def test_a_cache_of_links(run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    links = tmp_path / "links"
+    links.mkdir()
+    for path in cache.glob("*-cache"):
+        (links / path.name).symlink_to(path)
+    finding = findings(run_cli, links)["links"]
+    assert (len(finding["files"]), finding["severity"]) == (7, "note")
+    fix = finding["fix"]
+    says(fix)
+    command = fix.partition(" makes")[0]
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    made = tmp_path / "links-copy"
+    assert run_cli("verify", "-C", made).returncode == 0
+    assert len(list(made.glob("*-cache"))) == len(list(cache.glob("*-cache")))
+    assert not any(path.is_symlink() for path in made.iterdir())
+
+
+@acts_on("jaxcache doctor -C …")
+def test_another_directory(run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    env = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "chosen one")}
+    (tmp_path / "chosen one").mkdir()
+    fix = findings(run_cli, cache, **env)["other-directory"]["fix"]
+    done = act(f"{fix} --json --python /nonexistent", tmp_path, **LOW, **env)
+    told = json.loads(done.stdout)
+    assert told["cache_dir"] == str(tmp_path / "chosen one")
+    assert "other-directory" not in {f["trap"] for f in told["findings"]}
+
+
+def examine(home: Path, env: dict[str, str], words: str, before: str = "") -> dict[str, Any]:
+    """What ``doctor`` prints after the commands of a cure."""
+    done = subprocess.run(
+        f"{before}exec {sys.executable} -m jaxcache doctor --json {words}",
+        shell=True,
+        cwd=home,
+        env=clean_environment(home) | {"USER": "me"} | LOW | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def cure_of(fix: str) -> str:
+    """The commands of a cure, for a shell."""
+    says(fix)
+    commands = re.search(r"(export JAX_\w+=|chmod ).*", fix)
+    assert commands, fix
+    return f"{commands[0]} && "
+
+
+def open_to_all(home: Path) -> dict[str, str]:
+    (home / "open").mkdir()
+    (home / "open").chmod(0o777)
+    return {DIRECTORY: str(home / "open")}
+
+
+SPELLING = acts_on("name the directory by one absolute path everywhere: export …")
+OTHER = acts_on("export JAX_COMPILATION_CACHE_DIR=…")
+
+
+def row(name: str, trap: str, meant: str, set_up: Make, marks: pytest.MarkDecorator) -> Any:
+    """A setting, its finding, and the directory that the user meant."""
+    return pytest.param(set_up, trap, meant, marks=marks, id=name)
+
+
+@pytest.mark.parametrize(
+    ("set_up", "trap", "meant"),
+    [
+        row("nothing", "no-cache-dir", ".cache/jax", lambda _: {}, OTHER),
+        row("relative", "directory-spelling", "c", lambda _: {DIRECTORY: "c"}, SPELLING),
+        row("a quoted ~", "directory-spelling", "c", lambda _: {DIRECTORY: "~/c"}, SPELLING),
+        row("a variable", "directory-spelling", "c", lambda _: {DIRECTORY: "$HOME/c"}, SPELLING),
+        row(
+            *("a user", "directory-spelling", "me/c"),
+            *(lambda h: {DIRECTORY: f"{h}/${{USER}}/c"}, SPELLING),
+        ),
+        row(
+            *("quotes of docker", "directory-spelling", "c"),
+            *(lambda h: {DIRECTORY: f'"{h}/c"'}, SPELLING),
+        ),
+        row(
+            *("mktemp -d", "temporary-directory", ".cache/jax"),
+            *(lambda h: {DIRECTORY: f"{h}/tmp.0Az9bcdEFg"}, OTHER),
+        ),
+        row(
+            *("tempfile", "temporary-directory", ".cache/jax"),
+            *(lambda h: {DIRECTORY: f"{h}/tmpk3j_ab12/c"}, OTHER),
+        ),
+        row(
+            *("the threshold", "threshold", "c"),
+            lambda h: {DIRECTORY: f"{h}/c", SECONDS: "1"},
+            acts_on("export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"),
+        ),
+        row(
+            *("chmod 777", "unsafe-permissions", "open", open_to_all),
+            acts_on("chmod -R go-w …"),
+        ),
+    ],
+)
+def test_the_cure_of_a_setting(tmp_path: Path, set_up: Make, trap: str, meant: str) -> None:
+    env = set_up(tmp_path)
+    (tmp_path / "c").mkdir()
+    words = "--python /nonexistent"
+    found = {f["trap"]: f for f in examine(tmp_path, env, words)["findings"]}
+    told = examine(tmp_path, env, words, cure_of(found[trap]["fix"]))
+    assert trap not in {f["trap"] for f in told["findings"]}
+    assert told["cache_dir"] == str(tmp_path / meant)
+
+
+@acts_on("unset JAX_ENABLE_COMPILATION_CACHE")
+@acts_on("unset JAX_COMPILATION_CACHE_CHECK_CONTENTS")
+@acts_on("unset JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY")
+def test_settings_that_are_to_be_unset(run_cli: RunCli, copy: Callable[[str], Path]) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    for trap, name, value in (
+        ("cache-off", "JAX_ENABLE_COMPILATION_CACHE", "0"),
+        ("contents-checked", "JAX_COMPILATION_CACHE_CHECK_CONTENTS", "1"),
+        ("metadata-in-key", "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY", "1"),
+    ):
+        env = {name: value}
+        fix = findings(run_cli, cache, **env)[trap]["fix"]
+        assert trap not in findings(run_cli, cache, **with_settings(fix, env))
+
+
+@acts_on("export JAX_COMPILATION_CACHE_MAX_SIZE=-1 for no cap, and run jaxcache prune --max-size")
+def test_a_cap_over_many_entries(
+    run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    cache = copy("0.12.0.1-cpu-zstd-maxsize")
+    entry = next(cache.glob("*-cache"))
+    for number in range(5000):
+        os.link(entry, cache / f"jit_f-{number:064x}-cache")
+    env = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000000"}
+    fix = findings(run_cli, cache, **env)["slow-cap"]["fix"]
+    assert "slow-cap" not in findings(run_cli, cache, **with_settings(fix, env))
+    command = fix.partition("and run ")[2].partition(" from time")[0]
+    assert act(f"{command} --grace 0s --yes", tmp_path, {"SIZE": "100kB"}).returncode == 0
+    assert sum(path.stat().st_size for path in cache.glob("*-cache")) <= 100_000
+    says(fix)
+
+
+@acts_on("remove these: jaxcache rm …")
+def test_entries_of_pmap(run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    entry = next(cache.glob("*-cache"))
+    for number in range(6):
+        shutil.copy(entry, cache / f"jit_call_wrapped-{number:064x}-cache")
+    fix = findings(run_cli, cache)["pmap-churn"]["fix"]
+    assert act(f"{fix.partition('; then')[0]} --yes", tmp_path).returncode == 0
+    fix = findings(run_cli, cache)["pmap-churn"]["fix"]
+    assert act(f"{fix} --yes", tmp_path).returncode == 0
+    assert "pmap-churn" not in findings(run_cli, cache)
+    assert len([*cache.glob("*-cache")]) == 7
+
+
+@acts_on("chmod u+r …")
+def test_entries_that_their_owner_may_not_read(
+    run_cli: RunCli, request: pytest.FixtureRequest
+) -> None:
+    findings(run_cli, CORPUS / "0.12.0.1-cpu-zstd")  # once as the user who can read every module
+    unprivileged = request.getfixturevalue("unprivileged")
+    cache = unprivileged / "a cache"
+    shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", cache, copy_function=shutil.copyfile)
+    next(cache.glob("*-cache")).chmod(0o000)
+    fix = findings(run_cli, cache, cwd=unprivileged)["unreadable-entries"]["fix"]
+    says(fix)
+    verified = run_cli("verify", "-C", cache, cwd=unprivileged)
+    assert (verified.returncode, "--fix" in verified.stdout + verified.stderr) == (1, False)
+    subprocess.run(fix, shell=True, check=True, cwd=unprivileged)
+    assert "unreadable-entries" not in findings(run_cli, cache, cwd=unprivileged)
+
+
+@acts_on("its owner should run: chmod -R go-w …")
+def test_a_cache_of_another_user(
+    run_cli: RunCli, give_away: GiveAway, request: pytest.FixtureRequest
+) -> None:
+    findings(run_cli, CORPUS / "0.12.0.1-cpu-zstd")  # once as the user who can read every module
+    unprivileged = request.getfixturevalue("unprivileged")
+    cache = unprivileged / "a cache"
+    shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", cache, copy_function=shutil.copyfile)
+    entry = next(cache.glob("*-cache"))
+    entry.chmod(0o666)
+    give_away(cache)
+    found = findings(run_cli, cache, cwd=unprivileged)["unsafe-permissions"]
+    assert entry.name in found["files"]
+    says(found["fix"])
+    command = found["fix"].partition("run: ")[2]
+    if os.getresuid()[2] != 0:
+        pytest.skip("only root can do what the owner should")
+    os.seteuid(0)
+    try:
+        subprocess.run(command, shell=True, check=True, cwd=unprivileged, user=0)
+    finally:
+        os.seteuid(cache.parent.stat().st_uid)
+    assert "unsafe-permissions" not in findings(run_cli, cache, cwd=unprivileged)
+
+
+@acts_on("try it first (exit code 10: it does not exist): jaxcache stats -C …")
+@acts_on("export JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none")
+@acts_on("DIR; jaxcache pull … -C DIR")
+def test_a_bucket(
+    run_cli: RunCli, copy: Callable[[str], Path], bucket: str, tmp_path: Path
+) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    env = {"JAX_COMPILATION_CACHE_DIR": bucket}
+    found = findings(run_cli, cache, **env)
+    first, pull, push = [*map(str.strip, found["bucket-unchecked"]["fix"].split(":", 2)[2:])] * 3
+    first = first.partition(";")[0]
+    pull = pull.partition("directory: ")[2].partition(" before")[0]
+    push = push.partition("before, ")[2].partition(" after")[0]
+    assert act(first, tmp_path).returncode == 10
+    assert act(push, tmp_path, {"DIR": f"'{cache}'"}).returncode == 0
+    assert act(first, tmp_path).returncode == 0
+    assert act(pull, tmp_path, {"DIR": "pulled"}).returncode == 0
+    assert len([*(tmp_path / "pulled").glob("*-cache")]) == 7
+    says(found["bucket-unchecked"]["fix"])
+
+    set_none = with_settings(found["xla-caches-in-bucket"]["fix"], env)
+    assert "xla-caches-in-bucket" not in findings(run_cli, cache, **set_none)
+
+    unset = findings(run_cli, bucket)["no-cache-dir"]["fix"].replace("DIR", "other")
+    says(unset.replace("other", "DIR"))
+    done = act(unset.partition("; ")[2], tmp_path)
+    assert done.returncode == 0, (unset, done)
+    chosen = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "other")}
+    assert "no-cache-dir" not in findings(run_cli, tmp_path / "other", **chosen)
+
+
+def jax_finding(run_cli: RunCli, cache: Path, python: str, trap: str) -> dict[str, Any] | None:
+    done = run_cli("doctor", "--json", "-C", cache, "--python", python, env=LOW)
+    return {f["trap"]: f for f in json.loads(done.stdout)["findings"]}.get(trap)
+
+
+@acts_on("remove these: jaxcache rm …")
+@pytest.mark.jax
+def test_entries_for_another_cpu(
+    run_cli: RunCli, copy: Callable[[str], Path], jax_python: str, tmp_path: Path
+) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    foreign = jax_finding(run_cli, cache, jax_python, "cpu-features")
+    if foreign is None:
+        pytest.skip("this CPU has every feature that the entries need")
+    assert act(f"{foreign['fix'].partition('; then')[0]} --yes", tmp_path).returncode == 0
+    assert not (cache / foreign["files"][0]).exists()
+
+
+@acts_on("if the other version is no longer used: jaxcache prune… --unused-for …")
+@pytest.mark.jax
+def test_entries_of_another_jax(
+    run_cli: RunCli, copy: Callable[[str], Path], jax_python: str, tmp_path: Path
+) -> None:
+    cache = copy("0.4.38-cpu-zstd")
+    for path in cache.iterdir():
+        os.utime(path, (1e9, 1e9))
+    orphans = jax_finding(run_cli, cache, jax_python, "orphaned-generations")
+    assert orphans
+    assert act(f"{orphans['fix']} --yes", tmp_path).returncode == 0
+    assert jax_finding(run_cli, cache, jax_python, "orphaned-generations") is None
+
+
+@acts_on("see what differs: jaxcache explain … … -C …")
+def test_entries_that_were_brought_and_never_used(
+    run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    cache = copy("0.12.0.1-cpu-zstd")
+    other = CORPUS / "0.10.2-cpu-zstd"
+    assert run_cli("copy", other, cache).returncode == 0
+    assert "never-used" not in findings(run_cli, cache)
+    (own,) = (p.name for p in (CORPUS / "0.12.0.1-cpu-zstd").glob("jit_mlp-*-cache"))
+    append(open_store(str(cache)), [Event(own.removesuffix("-cache"), COMPILE, time.time_ns())])
+    finding = findings(run_cli, cache)["never-used"]
+    (brought,) = finding["files"]
+    assert (other / brought).exists()
+    explained = act(finding["fix"], tmp_path)
+    assert "jaxlib" in explained.stdout
+    (brought_key,) = (p.name.removesuffix("-cache") for p in other.glob("jit_mlp-*-cache"))
+    append(open_store(str(cache)), [Event(brought_key, HIT, time.time_ns())])
+    assert "never-used" not in findings(run_cli, cache)
+    says(finding["fix"])
+
+
+@pytest.mark.jax
+@acts_on("remove that line of the program, or export JAX_COMPILATION_CACHE_DIR=…")
+def test_a_program_that_overrides_the_variable(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import jax\n"
+        f"jax.config.update('jax_compilation_cache_dir', {str(tmp_path / 'own one')!r})\n"
+        "print(jax.jit(lambda x: x + 1)(1.0))\n"
+    )
+    env = {DIRECTORY: str(tmp_path / "c")}
+    words = f"-- {find_jax_pythons()[0]} {program}"
+    found = {f["trap"]: f for f in examine(tmp_path, env, words)["findings"]}
+    told = examine(tmp_path, env, words, cure_of(found["overridden"]["fix"]))
+    assert "overridden" not in {f["trap"] for f in told["findings"]}
+    assert told["cache_dir"] == str(tmp_path / "own one")
+
 
 PROGRAM = """
 import jax, numpy
 for n in range(2):
     jax.jit(lambda x: x * n)(numpy.ones(3)).block_until_ready()
 """
-HASH = "ab" * 32
 
 
 def put_directory(cache: Path) -> None:
@@ -24,7 +437,7 @@ def put_broken_link(cache: Path) -> None:
 
 
 def put_attributes(cache: Path) -> None:
-    (cache / f"._jit_f-{HASH}-cache").write_bytes(b"\0\5\x16\7")
+    (cache / f"._jit_f-{'ab' * 32}-cache").write_bytes(b"\0\5\x16\7")
 
 
 @pytest.mark.jax

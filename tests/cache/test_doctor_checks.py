@@ -26,8 +26,6 @@ from jaxcache.core.machine import read_release
 from jaxcache.entry.contents import Device, XlaCompileOptions
 from jaxcache.layouts.torch import doctor as torch_doctor
 from jaxcache.model import Platform
-from jaxcache.warm.crosshost import target_profile
-from jaxcache.warm.report import notes
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
@@ -281,24 +279,3 @@ def test_each_check_names_a_rule_and_gives_the_values_of_its_sentences(
         wanted = {f.partition(".")[0].partition("[")[0] for f in fields}
         given_apart = "None" in values[name]  # **values
         assert given_apart or wanted - _OF_EACH <= values[name], name
-
-
-@pytest.mark.parametrize(
-    ("module", "values"), [(notes, {"seconds"}), (target_profile, {"target", "here"})]
-)
-def test_each_rule_of_a_run_is_used_and_gets_the_values_of_its_sentences(
-    module: ModuleType, values: set[str]
-) -> None:
-    names: set[object] = set()
-    values = {*values}
-    for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text("utf-8"))):
-        if isinstance(node, ast.Constant):
-            names.add(node.value)
-        elif isinstance(node, ast.keyword):
-            values.add(str(node.arg))
-    rules = read_rules(str(module.__file__))
-    assert rules.keys() <= names
-    for name, row in rules.items():
-        texts = [text for text in row.values() if isinstance(text, str)]
-        fields = [f for text in texts for _, f, _, _ in Formatter().parse(text) if f]
-        assert {f.partition(".")[0] for f in fields} <= values, name

@@ -1,313 +1,636 @@
-"""Every cause of a miss, made by a real pair of runs: explain names it."""
+"""``explain`` names what a change of a real program did to its keys, and nothing else.
+
+Where it prints a cure, that is done, and plain JAX hits in a process of its own, without jaxcache.
+"""
 
 import json
 import os
 import platform
 import re
-from dataclasses import dataclass, field
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from command_line import run_in_process
-from conftest import RunCli, StepRuns, clean_environment, jax_version
-from plain_jax import run_plain
+from acting import acts_on, says
+from conftest import RunCli, clean_environment, find_jax_pythons, has_modules, jax_version
+from once import fill_once
+from plain_jax import Counts, count_plain
 
 from jaxcache.core.machine import CACHE_PATH
 
-WORKLOAD = Path(__file__).with_name("explain_workload.py")
-WRITE_ALL = {
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-}
-FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-FLAG = {"XLA_FLAGS": "--xla_llvm_disable_expensive_passes=true"}
-SLOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "100"}
 pytestmark = pytest.mark.jax
+PROGRAM = """\
+import sys
+from functools import partial
+import jax, jax.numpy as jnp, numpy as np
+RATE = 0.1
+SIZES = [int(word) for word in sys.argv[1:]] or [8]
+
+@jax.jit
+def step(w, x):
+    y = jnp.tanh(x @ w)
+    return {"loss": (y * RATE).sum()}
+
+def make(power):
+    return jax.jit(lambda x: x * power + 1)
+
+layers = [make(power) for power in (1.5, 2.5, 3.5)]
+for size in SIZES:
+    x = np.ones((size, 4), np.float32)
+    step(np.ones((4, 4), np.float32), x)
+    for layer in layers:
+        layer(x)
+"""
+FAST_MATH_FLAG = "--xla_cpu_enable_fast_math=true"
+FAST_MATH = {"XLA_FLAGS": FAST_MATH_FLAG}
+NO_PATH = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+METADATA = "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY"
+SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+BASE = {SECONDS: "0", "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": ""}
+Document = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Cause:
-    """Two runs that differ in one thing, and what explain must say of it."""
+class Lab(NamedTuple):
+    """A script and its cache, which one Python runs under jaxcache, and alone as the judge."""
 
-    name: str
-    component: str
-    says: str
-    """Part of the meaning, or of the value on the right."""
-    right: dict[str, Any] = field(default_factory=dict)
-    left: dict[str, Any] = field(default_factory=dict)
-    right_env: dict[str, str] = field(default_factory=dict)
-    left_env: dict[str, str] = field(default_factory=dict)
-    argv: tuple[str, ...] = ()
+    run_cli: RunCli
+    python: str
+    home: Path
 
+    @property
+    def script(self) -> Path:
+        return self.home / "main.py"
 
-CAUSES = (
-    Cause("an XLA flag", "XLA flags", "--xla_llvm_disable_expensive_passes", right_env=FLAG),
-    Cause("a flag on argv", "XLA flags", "--xla_mine=1", argv=("--xla_mine=1",)),
-    Cause("dtype", "computation", "the dtypes of arguments", {"dtype": "int32"}),
-    Cause("shape", "computation", "the shapes of arguments", {"shape": [8, 24]}),
-    Cause("constant", "computation", "4", {"constant": 4}),
-    Cause("code", "computation", "sub", {"code": 1}),
-    Cause("device count", "accelerator_config", "device_count=4", right_env=FOUR),
-    Cause(
-        "mesh",
-        "compile_options",
-        "num_partitions=4",
-        {"sharding": ["d"], "devices": 4},
-        {"sharding": ["d"], "devices": 2},
-        FOUR,
-        FOUR,
-    ),
-    Cause(
-        "sharding",
-        "computation",
-        "shardings of arguments",
-        {"sharding": ["d"]},
-        {"sharding": []},
-        FOUR,
-        FOUR,
-    ),
-    Cause(
-        "threshold",
-        "jax_persistent_cache_min_compile_time_secs",
-        "too fast",
-        {"constant": 50},
-        {"constant": 50},
-        SLOW,
-        SLOW,
-    ),
-    Cause("custom hook", "custom_hook", "custom_hook", {"hook": "mine"}),
-    Cause("donated argument", "computation", "donated arguments", {"donate": 1}, {"scale": 1}),
-    Cause(
-        "a name with an address",
-        "computation",
-        "holds an address",
-        {"address": 1},
-        {"address": 1},
-    ),
-)
+    @property
+    def cache(self) -> Path:
+        return self.home / "cache"
 
+    def write(self, *edits: tuple[str, str], text: str = PROGRAM) -> None:
+        for before, after in edits:
+            assert text.count(before) == 1
+            text = text.replace(before, after)
+        self.script.write_text(text)
 
-class Lab:
-    """A cache that one Python fills, and the workload."""
+    def warm(self, *argv: str, **env: str) -> Document:
+        return self.run("warm", "-C", self.cache, self.script, *argv, **env)
 
-    def __init__(self, run_cli: RunCli, python: str, home: Path) -> None:
-        self._run_cli = run_cli
-        self.python = python
-        self.cache = home / "cache"
-        self.cache.mkdir()
+    def explain(self, *argv: str, **env: str) -> Document:
+        return self.run("explain", "-C", self.cache, self.script, *argv, **env)
 
-    def run(
-        self,
-        change: dict[str, Any],
-        env: dict[str, str],
-        *argv: str,
-        command: tuple[str, ...] = ("run",),
-        python: str | None = None,
-    ) -> str:
-        """Run the workload with one thing changed, and return what the command prints."""
-        program = [python or self.python, WORKLOAD, self.cache, json.dumps(change), *argv]
-        own = {"PYTHONWARNINGS": "", **WRITE_ALL, **env}
-        done = self._run_cli(*command, "-C", self.cache, "--", *program, env=own)
+    def run(self, command: str, *words: str | Path, **env: str) -> Document:
+        options = ("--json", "--python", self.python)
+        done = self.run_cli(command, *options, *words, env=BASE | env, cwd=self.home)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        document: Document = json.loads(done.stdout)
+        return document
 
-    def explain(
-        self, change: dict[str, Any], env: dict[str, str], *argv: str, python: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Return the differences of a changed program from the recorded one."""
-        words = ("explain", "--json")
-        return differences(self.run(change, env, *argv, command=words, python=python))
+    def warm_once(self) -> None:
+        """Fill the cache by ``warm``, which records the run: once in this process."""
+        fill_once(self.home, self.warm)
+
+    def plain(self, fix: str = "", **env: str) -> Counts:
+        """Return what plain JAX counts after a command of the shell."""
+        used = BASE | {"JAX_COMPILATION_CACHE_DIR": str(self.cache)} | env
+        used = clean_environment(self.home) | used
+        if fix:
+            printed = subprocess.check_output(["sh", "-ec", f"{fix}; env -0"], env=used, text=True)
+            used = dict(line.split("=", 1) for line in printed.split("\0") if line)
+        counts = count_plain(self.python, self.script, used, self.home)
+        assert counts
+        return counts
+
+    def plain_once(self) -> None:
+        """Fill the cache by plain JAX, which records nothing: once in this process."""
+        fill_once(self.home, self.plain)
+
+    def check_cured(self, fix: str, **env: str) -> None:
+        says(fix)
+        counts = self.plain(fix, **env)
+        assert counts.hits == counts.requests > 0, fix
+
+    def entry(self) -> Path:
+        (path,) = self.cache.glob("jit_step-*-cache")
+        return path
+
+
+MakeLab = Callable[[str, str], Lab]
 
 
 @pytest.fixture
-def lab(run_cli: RunCli, jax_python: str, tmp_path: Path) -> Lab:
-    return Lab(run_cli, jax_python, tmp_path)
+def make_lab(run_cli: RunCli, tmp_path_factory: pytest.TempPathFactory) -> MakeLab:
+    """Make a laboratory at a path that stays, because the path may be in keys."""
+
+    def make(python: str, name: str) -> Lab:
+        home = tmp_path_factory.getbasetemp() / name
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir()
+        lab = Lab(run_cli, python, home)
+        lab.write()
+        return lab
+
+    return make
 
 
-def differences(printed: str) -> list[dict[str, Any]]:
-    """The differences of the program that the workload compiles."""
-    document = json.loads(printed)
-    assert document["schema_version"] == 1
-    rows = [c for c in document["comparisons"] if c["module"].startswith("jit_step")]
-    assert len(rows) <= 1
-    return [d for row in rows for d in row["differences"]]
+@pytest.fixture
+def lab(make_lab: MakeLab, jax_python: str) -> Lab:
+    return make_lab(jax_python, "lab")
 
 
-#: What no other test of the default suite has.
-QUICK = {"a flag on argv", "custom hook"}
+@pytest.fixture
+def each_lab(make_lab: MakeLab, each_jax_python: str) -> Lab:
+    """One for each JAX of the matrix."""
+    return make_lab(each_jax_python, f"lab-jax{find_jax_pythons().index(each_jax_python)}")
 
 
+def differences(document: Document, module: str = "") -> list[dict[str, Any]]:
+    rows = [c for c in document["comparisons"] if c["module"].startswith(module)]
+    return [difference for row in rows for difference in row["differences"]]
+
+
+def only(document: Document, module: str = "") -> dict[str, Any]:
+    """The only difference of the only miss."""
+    (difference,) = differences(document, module)
+    return difference
+
+
+# What the environment or the machine has otherwise: the cache holds what plain JAX wrote.
+
+
+@acts_on("unset …")
 @pytest.mark.parametrize(
-    "cause",
-    [pytest.param(c, id=c.name, marks=[pytest.mark.slow] * (c.name not in QUICK)) for c in CAUSES],
+    ("variable", "text", "cause", "sides"),
+    [
+        ("XLA_FLAGS", FAST_MATH_FLAG, "flag", ("without", FAST_MATH_FLAG)),
+        ("JAX_DISABLE_MOST_OPTIMIZATIONS", "1", "config", ("without", "1")),
+        ("JAX_NUM_CPU_DEVICES", "3", "device", ("device_count=1", "device_count=3")),
+        pytest.param(
+            *("LIBTPU_INIT_ARGS", "--xla_tpu_x=1", "flag", ("without", "--xla_tpu_x=1")),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(METADATA, "1", "config", ("without", "1"), marks=pytest.mark.slow),
+    ],
 )
-def test_the_cause_is_named_by_every_jax(
-    run_cli: RunCli, each_jax_python: str, tmp_path: Path, cause: Cause
+def test_what_the_environment_has_more_is_undone(
+    each_lab: Lab, variable: str, text: str, cause: str, sides: tuple[str, str]
 ) -> None:
-    lab = Lab(run_cli, each_jax_python, tmp_path)
-    lab.run(cause.left, cause.left_env)
-    found = lab.explain(cause.right, cause.right_env, *cause.argv)
-    named = [d for d in found if d["component"] == cause.component]
-    assert len(named) == 1, found
-    assert cause.says in f"{named[0]['meaning']} {named[0]['right']}", named
-    assert named[0]["cause"] != "unknown"
-    assert len(found) == 1, found
+    each_lab.plain_once()
+    env = {variable: text}
+    document = each_lab.explain(**env)
+    assert len(document["comparisons"]) == 4
+    for difference in differences(document):
+        assert (difference["cause"], difference["evidence"]) == (cause, "proved")
+        assert (difference["left"], difference["right"]) == sides
+        assert difference["fix"] == f"unset {variable}"
+    assert document["verdict"][0].startswith(f"4 of 4 hit after: unset {variable}")
+    each_lab.check_cured(difference["fix"], **env)
 
 
-def test_a_host_callback(lab: Lab) -> None:
-    lab.run({"callback": 1}, {})
-    found = lab.explain({"callback": 1}, {})
-    expected = [] if jax_version(lab.python) >= (0, 11) else ["host callbacks"]
-    assert [d["component"] for d in found] == expected
+@acts_on("export …=…")
+def test_one_of_several_flags_is_undone(each_lab: Lab) -> None:
+    """The flag of devices stays, as do their number and the other flag."""
+    kept = "--xla_force_host_platform_device_count=2 --xla_llvm_disable_expensive_passes=true"
+    each_lab.plain(XLA_FLAGS=kept)
+    both = f"{FAST_MATH_FLAG} {kept}"
+    difference = only(each_lab.explain(XLA_FLAGS=both), "jit_step")
+    assert (difference["right"], difference["fix"]) == (
+        FAST_MATH_FLAG,
+        f"export XLA_FLAGS='{kept}'",
+    )
+    each_lab.check_cured(difference["fix"], XLA_FLAGS=both)
 
 
-def test_another_jaxlib(lab: Lab) -> None:
-    many = os.environ.get("JAXCACHE_TEST_JAX_PYTHONS", "").split(os.pathsep)
-    others = [p for p in many if p and p != lab.python]
-    if not others:
-        pytest.skip("needs a second JAX: set JAXCACHE_TEST_JAX_PYTHONS")
-    lab.run({}, {})
-    found = lab.explain({}, {}, python=others[-1])
-    versions = {d["component"]: (d["left"], d["right"]) for d in found}["jax_lib version"]
-    assert all(v[0].isdigit() for v in versions)
-    assert versions[0] != versions[1]
+def test_a_flag_that_the_program_sets_has_no_command(each_lab: Lab) -> None:
+    each_lab.plain_once()
+    sets = f"import os; os.environ['XLA_FLAGS'] = '{FAST_MATH_FLAG}'\n"
+    each_lab.write(text=sets + PROGRAM)
+    difference = only(each_lab.explain(), "jit_step")
+    assert difference["fix"] == f"leave {FAST_MATH_FLAG} out of XLA_FLAGS"
 
 
-def test_two_keys_are_compared_by_their_entries(run_cli: RunCli, lab: Lab) -> None:
-    keys: list[str] = []
-    for change, env in (({}, {}), ({"shape": [8, 24]}, {}), ({}, FLAG)):
-        lab.run(change, env)
-        listed = run_cli("ls", "-q", "-C", lab.cache, "jit_step*").stdout.split()
-        keys += [key for key in listed if key not in keys]
-    pairs = [run_cli("explain", "--json", keys[0], key, "-C", lab.cache) for key in keys[1:]]
-    (shape,), (flag,) = (differences(done.stdout) for done in pairs)
-    assert shape["component"] == "computation"
-    assert "the shapes of arguments" in shape["meaning"]
-    assert flag["component"] == "XLA flags"
-    assert "xla_llvm_disable_expensive_passes" in flag["right"]
+def test_options_of_a_jit_are_undone(each_lab: Lab) -> None:
+    each_lab.plain_once()
+    options = "compiler_options={'xla_cpu_enable_fast_math': True}"
+    each_lab.write(("@jax.jit", f"@partial(jax.jit, {options})"))
+    difference = only(each_lab.explain())
+    assert (difference["cause"], difference["left"]) == ("flag", "without")
+    assert difference["fix"] == "leave xla_cpu_enable_fast_math=True out of compiler_options"
 
 
-ADDING = "import jax, numpy as np; jax.jit(lambda x: x + {})(np.ones(3, np.float32))"
+def test_more_devices_are_proved_to_have_been_there(each_lab: Lab) -> None:
+    each_lab.plain(JAX_NUM_CPU_DEVICES="4")
+    difference = only(each_lab.explain(), "jit_step")
+    assert (difference["cause"], difference["left"]) == ("device", "device_count=4")
+    assert difference["fix"] == "export JAX_NUM_CPU_DEVICES=4"
+    each_lab.check_cured(difference["fix"])
 
 
-def test_a_run_that_writes_nothing_names_the_path_in_its_keys(
-    run_cli: RunCli, step_runs: StepRuns, step_cache: Path, each_jax_python: str
-) -> None:
-    script = step_runs.directory / "script.py"
-    words = ("-C", step_cache, "--python", each_jax_python, "--json", script)
-    document = json.loads(run_cli("warm", "--no-write", *words).stdout)
-    (module,) = [m for m in document["modules"] if m["module"] == "jit_step"]
-    if CACHE_PATH.holds(document["processes"][0]["jax"]):
-        assert module["cause"].startswith("cache path: none (--portable) → ")
-    else:
-        assert module["outcome"] == "hit"
+def test_another_codec_is_proved(each_lab: Lab) -> None:
+    """A Python without zstandard filled the cache."""
+    hidden = each_lab.home / "hidden"
+    hidden.mkdir()
+    (hidden / "zstandard.py").write_text("raise ImportError")
+    without = f"{clean_environment(hidden)['PYTHONPATH']}:{hidden}"
+    each_lab.plain(PYTHONPATH=without)
+    if not has_modules(each_lab.python, "zstandard"):
+        pytest.skip("this Python has no zstandard")
+    difference = only(each_lab.explain(), "jit_step")
+    assert (difference["cause"], difference["left"]) == ("codec", "zlib")
+    assert difference["fix"] == "python -m pip uninstall zstandard"
+    each_lab.check_cured(f"export PYTHONPATH={without}")
 
 
-def test_after_a_run_that_was_too_fast_to_be_written_the_cause_is_the_path_or_the_threshold(
-    run_cli: RunCli, tmp_path: Path, each_jax_python: str
-) -> None:
-    (tmp_path / "x.py").write_text(ADDING.format(2))
-    hashes_path = CACHE_PATH.holds(".".join(map(str, jax_version(each_jax_python))))
-    for name, option in (("same", "--all"), ("portable", "--portable")):
-        place = ("-C", tmp_path / name, "--json")
-        assert run_cli("run", *place, "--", each_jax_python, "x.py").returncode == 0
-        warmed = run_cli("warm", *place, "--python", each_jax_python, option, "x.py")
-        (module,) = json.loads(warmed.stdout)["modules"]
-        then = r"at \d\d:\d\d it was compiled too fast to be written"
-        path = f"cache path: {tmp_path / name} → none (--portable)"
-        is_other_key = hashes_path and name == "portable"
-        assert re.fullmatch(re.escape(path) if is_other_key else then, module["cause"])
+def test_a_cache_that_was_moved_hits_where_it_was(each_lab: Lab) -> None:
+    """On JAX 0.11 and later the path is in no key, and nothing is a miss."""
+    old = each_lab.home / "old"
+    each_lab.plain(JAX_COMPILATION_CACHE_DIR=str(old))
+    old.rename(each_lab.cache)
+    found = differences(each_lab.explain(), "jit_step")
+    for difference in found:
+        assert (difference["cause"], difference["left"]) == ("path", str(old))
+        each_lab.check_cured(difference["fix"])
+    assert bool(found) is (each_lab.plain().writes > 0)
 
 
-@pytest.mark.parametrize("is_recorded", [True, False])
-def test_metadata_in_keys_is_the_cause_of_a_miss_where_the_run_is_recorded(
-    run_cli: RunCli, cache: Path, jax_python: str, is_recorded: bool
-) -> None:
-    script = cache.parent / "x.py"
-    script.write_text(ADDING.format(2).replace("; ", "\n"))
-    setting = "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY"
-    env = {**WRITE_ALL, setting: "1", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    if is_recorded:
-        assert run_cli("run", "--", jax_python, script, env=env).returncode == 0
-    else:
-        run_plain([jax_python, script], env=clean_environment(cache.parent) | env)
-    script.write_text("# moved\n" + script.read_text())
-    done = run_cli("explain", "--json", "--python", jax_python, script, env=env)
-    (difference,) = json.loads(done.stdout)["differences"]
-    assert difference["cause"] == ("source-lines" if is_recorded else "unknown")
-    assert (setting in difference["meaning"]) == is_recorded
-    is_not_guessed = difference["meaning"].startswith("not known: no record of the earlier program")
-    assert (is_not_guessed, difference["evidence"] == "unknown") == (not is_recorded,) * 2
+@pytest.mark.parametrize("filled_portable", [True, False])
+def test_portable_on_one_side_alone_is_proved(each_lab: Lab, filled_portable: bool) -> None:
+    each_lab.plain(**NO_PATH) if filled_portable else each_lab.plain_once()
+    env = {} if filled_portable else NO_PATH
+    found = differences(each_lab.explain(**env), "jit_step")
+    for difference in found:
+        assert difference["cause"] == "path"
+        each_lab.check_cured(difference["fix"], **env)
+    portable = ("--portable", "-C", each_lab.cache, each_lab.script)
+    option = differences(each_lab.run("explain", *portable), "jit_step")
+    is_bound = CACHE_PATH.holds(".".join(map(str, jax_version(each_lab.python))))
+    assert [d["fix"] for d in option] == ["leave out --portable"] * (
+        is_bound and not filled_portable
+    )
+    assert bool(found) is (each_lab.plain(**env).writes > 0) is is_bound
 
 
-# What explain says of a script or a command that it runs beside a cache.
+def test_what_only_hits_together_is_undone_together(each_lab: Lab) -> None:
+    each_lab.plain_once()
+    env = FAST_MATH | {"JAX_NUM_CPU_DEVICES": "2"}
+    found = differences(each_lab.explain(**env), "jit_step")
+    assert [d["cause"] for d in found] == ["flag", "device"]
+    assert all("all of these differences" in d["meaning"] for d in found)
+    assert {(d["evidence"], d["fix"]) for d in found} == {("in-part", None)}
+    each_lab.check_cured("unset XLA_FLAGS; unset JAX_NUM_CPU_DEVICES", **env)
 
 
-LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+def test_nothing_is_proved_where_the_program_changed_too(each_lab: Lab) -> None:
+    each_lab.plain_once()
+    each_lab.write(("tanh", "sin"))
+    found = differences(each_lab.explain(**FAST_MATH), "jit_step")
+    assert not [d for d in found if "this is the key of an entry" in d["meaning"]]
+    assert each_lab.plain("unset XLA_FLAGS", **FAST_MATH).writes > 0
 
 
-def test_a_script_is_explained_against_the_cache(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
-) -> None:
-    """The second run of an edited script, and the ledger then knows the components."""
-    cache = tmp_path / "cache"
-    args = (WORKLOAD, cache)
-
-    def explain(change: dict[str, Any]) -> list[dict[str, Any]]:
-        options = ("-C", cache, "--python", jax_python, "--json")
-        done = run_cli("explain", *options, *args, json.dumps(change))
-        assert done.returncode == 0, done.stderr
-        rows = json.loads(done.stdout)["comparisons"]
-        steps = [row for row in rows if row["module"].startswith("jit_step")]
-        return [difference for row in steps for difference in row["differences"]]
-
-    unrun = tmp_path / "unrun.py"
-    unrun.write_text("print('it ran')")
-    missing = run_cli("explain", "-C", cache, "--json", "--python", jax_python, unrun)
-    assert (missing.returncode, json.loads(missing.stderr)["error"]["code"]) == (10, "no-cache")
-    assert "it ran" not in missing.stdout
-    assert not cache.exists(), "explain has made the cache that it explains"
-    cache.mkdir()
-    assert [d["cause"] for d in explain({})] == ["not-cached-before"]
-    assert not [*cache.iterdir()], "explain has filled the cache that it explains"
-    warm = ("warm", "-C", cache, "--python", jax_python, *args, "{}")
-    assert run_cli(*warm, env={"PYTHONWARNINGS": ""}).returncode == 0
-    before = {p: p.read_bytes() for p in cache.rglob("*") if p.is_file()}
-    assert explain({}) == []
-    (found,) = explain({"constant": 4})
-    assert (found["cause"], found["left"], found["right"]) == ("constant", "3", "4")
-    assert [(Path(p["file"]).name, p["line"]) for p in found["where"]] == [(WORKLOAD.name, 28)]
-    after = {p: p.read_bytes() for p in cache.rglob("*") if p.is_file()}
-    assert before == after, "explain has changed the cache that it explains"
+def test_what_the_same_run_hits_is_no_cause(each_lab: Lab) -> None:
+    """A function with options of its own, next to itself without them, was not compiled before."""
+    each_lab.plain_once()
+    options = "compiler_options={'xla_cpu_enable_fast_math': True}"
+    more = f"jax.jit(step.__wrapped__, {options})(np.ones((4, 4), np.float32), x)\n"
+    each_lab.write(text=f"{PROGRAM}{more}")
+    found = differences(each_lab.explain())
+    assert not [d for d in found if "this is the key of an entry" in d["meaning"]]
 
 
-def test_a_damaged_entry_is_named(run_cli: RunCli, jax_python: str, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    script = tmp_path / "train.py"
-    script.write_text(ADDING.format(2))
-    plain = clean_environment(tmp_path) | LOW | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-    run_plain([jax_python, script], env=plain)
-    for entry in cache.glob("*-cache"):
-        entry.write_bytes(entry.read_bytes()[:-9])
-    done = run_cli("explain", "-C", cache, "--python", jax_python, "--json", script)
-    (difference,) = json.loads(done.stdout)["differences"]
-    assert re.search(r": jaxcache verify -C \S+ --fix$", difference["fix"])
-    assert (difference["component"], difference["meaning"]) == (
-        "entry",
-        "the same key: the entry is damaged",
+# What was edited: the runs before are recorded.
+
+
+def test_the_flags_of_another_run_are_not_blamed_for_an_edit(lab: Lab) -> None:
+    lab.warm_once()
+    lab.warm(**FAST_MATH)
+    lab.write(("RATE = 0.1", "RATE = 0.2"))
+    document = lab.explain()
+    difference = only(document)
+    assert document["comparisons"][0]["module"] == "jit_step"
+    assert document["comparisons"][0]["compared_with"].endswith("two runs ago")
+    assert (difference["cause"], difference["evidence"]) == ("constant", "layer")
+    assert (difference["left"], difference["right"], difference["fix"]) == ("0.1", "0.2", None)
+    assert [place["line"] for place in difference["where"]] == [4, 10]
+    assert re.search(r"since \d\d:\d\d, main.py:4 was edited", difference["meaning"])
+
+
+def test_one_of_several_functions_of_one_name_is_compared_with_its_own(lab: Lab) -> None:
+    lab.warm_once()
+    lab.write(("2.5", "2.75"))
+    difference = only(lab.explain())
+    assert (difference["left"], difference["right"]) == ("2.5", "2.75")
+
+
+def test_a_flag_and_an_edit_are_each_a_part_of_the_cause(lab: Lab) -> None:
+    lab.warm_once()
+    lab.write(("tanh", "sin"))
+    document = lab.explain(**FAST_MATH)
+    rows = {tuple(d["evidence"] for d in c["differences"]) for c in document["comparisons"]}
+    assert rows == {("proved",), ("in-part", "observed")}
+    flag, code = differences(document, "jit_step")
+    assert flag["meaning"].endswith("undoing this alone brings no hit")
+    assert (flag["fix"], code["fix"]) == (None, None)
+    assert "main.py:9 in `step` was edited" in code["meaning"]
+
+
+def test_settings_are_no_cause_of_an_edit_that_they_do_not_act_on(lab: Lab) -> None:
+    lab.warm_once()
+    lab.write(("x * power + 1", "x - power + 1"))
+    document = lab.explain(
+        JAX_ENABLE_X64="1", JAX_DEFAULT_MATMUL_PRECISION="highest", JAX_THREEFRY_PARTITIONABLE="0"
+    )
+    assert [d["cause"] for d in differences(document, "jit__lambda")] == ["code"] * 3
+
+
+def test_a_script_of_another_directory_has_functions_of_its_own(lab: Lab) -> None:
+    elsewhere = lab.home / "elsewhere"
+    elsewhere.mkdir()
+    lab._replace(home=elsewhere).write(("RATE = 0.1", "RATE = 0.2"))
+    lab.run("warm", "-C", lab.cache, elsewhere / "main.py")
+    found = differences(lab.explain())
+    assert {d["cause"] for d in found} == {"not-cached-before"}
+    assert found[0]["meaning"] == "first time in main.py (main.py has one of that name)"
+
+
+def test_one_more_shape_is_new_next_to_those_that_hit(lab: Lab) -> None:
+    lab.warm("8", "9")
+    difference = only(lab.explain("8", "9", "10"), "jit_step")
+    assert difference["cause"] == "not-cached-before"
+    assert re.fullmatch(
+        r"new since \d\d:\d\d: main\.py:18 uses float32\[10,4\]; float32\[\d,4\] hits",
+        difference["meaning"],
     )
 
 
-def test_explain_takes_portable(
-    run_cli: RunCli, step_runs: StepRuns, step_cache: Path, each_jax_python: str
+def test_two_shapes_in_place_of_one_are_one_program_more(lab: Lab) -> None:
+    lab.warm_once()
+    causes = {d["cause"]: d["meaning"] for d in differences(lab.explain("9", "10"), "jit_step")}
+    assert causes.keys() == {"argument-shape", "not-cached-before"}
+    assert re.fullmatch(
+        r"new since \d\d:\d\d: main\.py:18 compiles a program that it did not compile then",
+        causes["not-cached-before"],
+    )
+
+
+def test_to_pad_is_advised_from_three_shapes_on(lab: Lab) -> None:
+    lab.warm_once()
+    shapes = differences(lab.explain("9"))
+    assert {(d["cause"], d["fix"]) for d in shapes} == {("argument-shape", None)}
+    lab.warm("9")
+    difference = differences(lab.explain("10"), "jit_step")[0]
+    assert difference["fix"].startswith("pad to a few shapes: 3 of this call")
+
+
+def test_an_entry_that_is_gone_is_lost(lab: Lab) -> None:
+    lab.warm_once()
+    lab.entry().unlink()
+    difference = only(lab.explain())
+    assert (difference["cause"], difference["fix"]) == ("lost", None)
+    assert re.match(r"was written at \d\d:\d\d and is gone", difference["meaning"])
+
+
+def test_when_plain_jax_wrote_an_entry_is_not_claimed(lab: Lab) -> None:
+    lab.plain()
+    lab.warm()
+    lab.entry().unlink()
+    assert only(lab.explain())["meaning"].startswith("was written earlier and is gone")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_an_entry_that_may_not_be_read_is_not_said_to_be_gone(lab: Lab) -> None:
+    lab.warm_once()
+    lab.entry().chmod(0)
+    difference = only(lab.explain())
+    assert difference["cause"] == "lost"
+    assert "could not be read" in difference["meaning"]
+
+
+def test_the_first_key_is_not_explained_by_a_later_one(lab: Lab) -> None:
+    lab.warm_once()
+    first = lab.entry().name.removesuffix("-cache")
+    lab.write(("tanh", "sin"))
+    (second,) = (m["key"] for m in lab.warm()["modules"] if m["module"] == "jit_step")
+    meanings = [
+        only(lab.run("explain", key, "-C", lab.cache))["meaning"] for key in (first, second)
+    ]
+    assert meanings[0] == "first time in main.py"
+    assert "was edited" in meanings[1]
+
+
+MODEL = """\
+import jax, jax.numpy as jnp
+def make(depth):
+    def step(x):
+        for _ in range(depth):
+            x = jnp.sin(x)
+        return x
+    return jax.jit(step)
+"""
+CALLER = """\
+import numpy as np
+import model, config
+DEPTH = 2
+model.make(DEPTH * config.FACTOR)(np.ones(4, np.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("edited", "meaning"),
+    [
+        ("main.py", r"since \d\d:\d\d, main.py:3 was edited; the operations of line 5 of model.py"),
+        ("config.py", "though no recorded file was edited since .*: the value came from elsewhere"),
+    ],
+)
+def test_an_edit_of_another_file_is_not_denied(lab: Lab, edited: str, meaning: str) -> None:
+    texts = {"main.py": CALLER, "model.py": MODEL, "config.py": "FACTOR = 2\n"}
+    for name, text in texts.items():
+        (lab.home / name).write_text(text)
+    lab.warm()
+    # Of another length: Python finds bytecode stale by the second and the length.
+    (lab.home / edited).write_text(texts[edited].replace("= 2", "= 13"))
+    difference = only(lab.explain())
+    assert (difference["cause"], difference["evidence"]) == ("code", "observed")
+    assert re.search(meaning, difference["meaning"])
+
+
+MOVING = """\
+import os, jax, numpy as np
+jax.config.update("jax_compilation_cache_dir", "cache")
+jax.jit(lambda x: x * 3)(np.ones(3, np.float32))
+os.chdir("below")
+jax.jit(lambda x: x * 4)(np.ones(3, np.float32))
+"""
+
+
+def test_a_directory_that_the_program_changes_to_has_its_own_history(lab: Lab) -> None:
+    """A relative path names another cache there, and the one before knows nothing of it."""
+    (lab.home / "below" / "cache").mkdir(parents=True)
+    lab.write(text=MOVING)
+    lab.run("warm", "main.py")
+    lab.write(("* 4", "* 5"), text=MOVING)
+    difference = only(lab.run("explain", "main.py"))
+    assert (difference["cause"], difference["left"], difference["right"]) == ("constant", "4", "5")
+
+
+SCANNED = """
+import jax, jax.numpy as jnp
+def loss(w, x):
+    def body(c, wi):
+        return jnp.tanh(c @ wi), None
+    y, _ = jax.lax.scan(body, x, w)
+    return (y ** 2).mean()
+jax.jit(jax.grad(loss))(jnp.ones((4, 8, 8)), jnp.ones((2, 8)))
+"""
+
+
+def test_what_a_gradient_stores_for_an_edited_loop_is_not_taken_for_an_edit(lab: Lab) -> None:
+    lab.write(text=SCANNED)
+    lab.warm()
+    lab.write(("tanh", "sin"), text=SCANNED)
+    assert "main.py:5 in `loss.body` was edited" in only(lab.explain())["meaning"]
+
+
+OTHER_LINES = """
+import jax, jax.numpy as jnp
+
+def activation(x):
+    return jnp.{name}(x)
+
+@jax.jit
+def step(x):
+    return activation(x).sum()
+
+step(jnp.ones((4, 4)))
+"""
+
+
+def row_of_step(lab: Lab) -> str:
+    """What ``warm`` prints about the function."""
+    words = ("warm", "-C", lab.cache, "--python", lab.python, lab.script)
+    done = lab.run_cli(*words, env={**BASE, "COLUMNS": "160"})
+    (row,) = (line for line in done.stderr.splitlines() if line.startswith("jit_step"))
+    return row
+
+
+def test_an_edit_after_a_hit_of_what_plain_python_compiled_is_named_since_the_recorded_run(
+    lab: Lab,
 ) -> None:
-    words = ("--portable", "-C", step_cache, "--python", each_jax_python)
-    done = run_cli("explain", "--json", *words, step_runs.directory / "script.py")
-    assert json.loads(done.stdout)["differences"] == [], done.stdout
+    """The hit makes the entry, of which no program is recorded, the one that was used last."""
+    lab.write(text=OTHER_LINES.format(name="sin"))
+    lab.plain()
+    plain = lab.entry()
+    lab.write(text=OTHER_LINES.format(name="cos"))
+    row = row_of_step(lab)
+    assert "not known: no record of the earlier program" in row
+    (recorded,) = {*lab.cache.glob("jit_step-*-cache")} - {plain}
+    lab.write(text=OTHER_LINES.format(name="tanh"))
+    (step,) = (c for c in lab.explain()["comparisons"] if c["module"] == "jit_step")
+    assert (step["compared_with"][:6], f"{step['left_key']}-cache") == ("run of", recorded.name)
+    (change,) = step["differences"]
+    assert ("cos" in change["left"], "tanh" in change["right"]) == (True, True)
+    assert row_of_step(lab).endswith("cosine → tanh at main.py:5 in `activation`")
 
 
-# Two versions of a program, run by ``warm``: explain names the edit and its operations.
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="a flag for x86 CPUs")
+def test_an_edit_is_no_other_machine_where_another_kind_of_cpu_used_the_cache_last(
+    lab: Lab,
+) -> None:
+    """A flag hides features of the CPU, so that the runs with it are those of another machine."""
+    lab.write(text=OTHER_LINES.format(name="tanh"))
+    for flags in ("", "--xla_cpu_max_isa=SSE4_2"):
+        lab.warm(XLA_FLAGS=flags)
+    lab.write(text=OTHER_LINES.format(name="sin"))
+    assert only(lab.explain(), "jit_step")["cause"] == "code"
+    assert row_of_step(lab).endswith("→ sine at main.py:5 in `activation`")
+
+
+def test_an_edit_that_adds_operations_is_not_a_flag(each_lab: Lab) -> None:
+    """JAX sets an XLA flag for programs of more than ten operations, which nobody asked for."""
+    text = "import jax, jax.numpy as jnp\n@jax.jit\ndef step(x):\n    return jax.nn.relu(x @ x)\n"
+    text += "step(jnp.ones((8, 8)))\n"
+    each_lab.write(text=text)
+    each_lab.warm()
+    each_lab.write(("relu", "gelu"), text=text)
+    difference = only(each_lab.explain())
+    assert (difference["cause"], difference["left"]) == ("code", "relu")
+    assert [(w["line"], w["function"]) for w in difference["where"]] == [(4, "step")]
+
+
+ACTIVATION = "import jax\ndef activation(x):\n    return jax.nn.{}(x)\n"
+FIT = """import jax, numpy as np
+from activation import activation
+def loss(w, x): return (activation(x @ w) @ w).sum()
+@jax.jit
+def evaluate(w, x): return loss(w, x)
+@jax.jit
+def train_step(w, x):
+    for _ in range(4): w = w - jax.grad(loss)(w, x)
+    return w
+x = np.ones((8, 8), np.float32)
+evaluate(x, x), train_step(x, x)
+"""
+
+
+def test_an_edit_is_named_by_its_operations_before_and_after_the_run(lab: Lab) -> None:
+    """One of the modules is the example."""
+    model = lab.home / "activation.py"
+    lab.write(text=FIT)
+    # Of another length than the edit: Python finds bytecode stale by the second and the length.
+    model.write_text(ACTIVATION.format("softplus"))
+    lab.warm()
+    model.write_text(ACTIVATION.format("silu"))
+    before = lab.explain()
+    words = ("warm", "-C", lab.cache, "--python", lab.python, lab.script)
+    lines = lab.run_cli(*words, env=BASE | {"COLUMNS": "160"}).stderr.splitlines()
+    rows = [line for line in lines if line.startswith(("jit_evaluate", "jit_train_step"))]
+    assert len(rows) == 2
+    for row in rows:
+        assert "silu at activation.py:3 in `activation`" in row
+        assert " → " in row.partition("written")[2]
+    (example,) = [line for line in lines if line.startswith("in full: ")]
+    assert re.search(r" jit_(train_step|evaluate)-", example)
+    for hit in lab.explain()["hits"]:
+        if hit["module"] in ("jit_evaluate", "jit_train_step"):
+            assert hit["differences"] == differences(before, hit["module"])
+            assert "silu at activation.py:3" in hit["cause"]
+
+
+SHAPES = """import jax, jax.numpy as jnp
+f = jax.jit(lambda x: (x * 2).sum())
+for n in (3, 4, 5):
+    f(jnp.zeros((n, 2)))
+    f(jnp.arange(n))
+"""
+
+
+def test_a_size_that_creates_an_array_is_no_edit(lab: Lab) -> None:
+    lab.write(text=SHAPES)
+    keys = {module["module"]: module["key"] for module in lab.warm()["modules"]}
+    churn = json.loads(lab.run_cli("explain", "-C", lab.cache, "--churn", "--json").stdout)
+    for module in ("jit_broadcast_in_dim", "jit_iota"):
+        (churned,) = [m for m in churn["modules"] if m["module"] == module]
+        assert [c["meaning"].partition(";")[0] for c in churned["causes"]] == [
+            "the shape or dtype of the result"
+        ]
+        done = lab.run_cli("explain", "-C", lab.cache, "--json", keys[module])
+        (difference,) = json.loads(done.stdout)["differences"]
+        assert (difference["cause"], difference["fix"]) == ("unknown", None)
+        assert difference["left"] != difference["right"]
+        assert difference["left"].startswith(("float32[", "int32["))
+
+
+def test_another_array_is_named_without_its_values(lab: Lab) -> None:
+    """The values of an array that a function closes over are not recorded."""
+    text = "import jax, numpy as np\na = np.full(99, np.arange(99), np.float32)\n"
+    text += "jax.jit(lambda x: x + a)(a)\n"
+    lab.write(text=text)
+    lab.warm()
+    lab.write(("np.arange(99)", "np.arange(1, 100)"), text=text)
+    difference = only(lab.explain())
+    assert (difference["cause"], difference["evidence"]) == ("constant", "layer")
+    assert difference["meaning"] == "only the values of an array differ that the program contains"
 
 
 X64 = """
@@ -316,7 +639,7 @@ import jax, jax.numpy as jnp
 jax.config.update("jax_enable_x64", bool(int(sys.argv[1])))
 jnp.arange(5)
 """
-PROGRAM = """
+SKETCHED = """
 import sys
 from functools import partial
 import jax, jax.numpy as jnp, numpy as np
@@ -339,271 +662,199 @@ def double(x):
 for n in ((4, 100, 8), (9, 4, 104))[value]:
     double(np.ones(n, np.float32))
 """
-#: The module, the cause, and what differs.
-SKETCHED: tuple[tuple[str, str, set[tuple[str, str]] | None], ...] = (
-    ("jit_broadcast_in_dim", "unknown", {("float32[8]", "float32[9]")}),
-    ("jit_wide", "code", None),
-    ("jit_repeated", "static-argument", {("n=2", "n=3")}),
-    (
-        "jit_double",
-        "argument-shape",
-        {("float32[100]", "float32[9]"), ("float32[8]", "float32[104]")},
-    ),
-)
 
 
 @pytest.mark.parametrize(
-    ("program", "expected"),
+    ("text", "expected"),
     [
-        (PROGRAM, SKETCHED),
-        (X64, (("jit_iota", "config", {("jax_enable_x64=False", "jax_enable_x64=True")}),)),
+        (
+            SKETCHED,
+            {
+                "jit_broadcast_in_dim": ("unknown", {("float32[8]", "float32[9]")}),
+                "jit_wide": ("code", None),
+                "jit_repeated": ("static-argument", {("n=2", "n=3")}),
+                "jit_double": (
+                    "argument-shape",
+                    {("float32[100]", "float32[9]"), ("float32[8]", "float32[104]")},
+                ),
+            },
+        ),
+        (X64, {"jit_iota": ("config", {("jax_enable_x64=False", "jax_enable_x64=True")})}),
     ],
     ids=["program", "x64"],
 )
-def test_a_run_is_compared_with_one_of_warm_by_its_sketches(
-    run_cli: RunCli, jax_python: str, tmp_path: Path, program: str, expected: Any
+def test_two_runs_are_compared_by_their_sketches(
+    lab: Lab, text: str, expected: dict[str, tuple[str, set[tuple[str, str]] | None]]
 ) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(program)
-    options = ("-C", tmp_path / "cache", "--python", jax_python)
-    done = run_cli("warm", *options, script, "0", env={"PYTHONWARNINGS": ""})
-    assert done.returncode == 0, done.stderr
-    done = run_cli("explain", "--json", *options, script, "1")
-    comparisons = json.loads(done.stdout)["comparisons"]
-    for module, cause, sides in expected:
-        found = [d for c in comparisons if c["module"] == module for d in c["differences"]]
-        assert {d["cause"] for d in found} == {cause}, (module, comparisons)
+    lab.write(text=text)
+    lab.warm("0")
+    document = lab.explain("1")
+    for module, (cause, sides) in expected.items():
+        found = [
+            d for c in document["comparisons"] if c["module"] == module for d in c["differences"]
+        ]
+        assert {d["cause"] for d in found} == {cause}, (module, document)
         assert sides is None or {(d["left"], d["right"]) for d in found} == sides
 
 
-def test_an_edit_that_adds_operations_is_not_a_flag(
-    run_cli: RunCli, each_jax_python: str, tmp_path: Path
+# A command that is run and recorded, and is then explained with one thing changed.
+
+
+WORKLOAD = Path(__file__).with_name("explain_workload.py")
+FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+FLAG = {"XLA_FLAGS": "--xla_llvm_disable_expensive_passes=true"}
+Change = dict[str, Any]
+
+
+def work(
+    lab: Lab, command: str, change: Change, *argv: str, python: str = "", **env: str
+) -> Document:
+    """Run the workload with one thing changed."""
+    program = ("--", python or lab.python, WORKLOAD, lab.cache, json.dumps(change), *argv)
+    done = lab.run_cli(command, "--json", "-C", lab.cache, *program, env=BASE | env)
+    assert done.returncode == 0, done.stderr
+    document: Document = json.loads(done.stdout)
+    return document
+
+
+def cause(
+    name: str,
+    component: str,
+    says: str,
+    right: Change | None = None,
+    left: Change | None = None,
+    *argv: str,
+    env: dict[str, str] | None = None,
+) -> Any:
+    """Two runs that differ in one thing, and what explain must print; quick if no other has it."""
+    marks = [] if name in ("a flag on argv", "custom hook") else [pytest.mark.slow]
+    values = (component, says, left or {}, right or {}, argv, env or {})
+    return pytest.param(*values, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("component", "says", "left", "right", "argv", "env"),
+    [
+        cause("a flag on argv", "XLA flags", "--xla_mine=1", {}, {}, "--xla_mine=1"),
+        cause("dtype", "computation", "the dtypes of arguments", {"dtype": "int32"}),
+        cause(
+            *("mesh", "compile_options", "num_partitions=4"),
+            {"sharding": ["d"], "devices": 4},
+            {"sharding": ["d"], "devices": 2},
+            env=FOUR,
+        ),
+        cause(
+            *("sharding", "computation", "shardings of arguments"),
+            {"sharding": ["d"]},
+            {"sharding": []},
+            env=FOUR,
+        ),
+        cause(
+            *("threshold", "jax_persistent_cache_min_compile_time_secs", "too fast"),
+            {"constant": 50},
+            {"constant": 50},
+            env={SECONDS: "100"},
+        ),
+        cause("custom hook", "custom_hook", "custom_hook", {"hook": "mine"}),
+        cause("donated argument", "computation", "donated arguments", {"donate": 1}, {"scale": 1}),
+        cause("address", "computation", "holds an address", {"address": 1}, {"address": 1}),
+    ],
+)
+def test_the_cause_is_named_by_every_jax(
+    each_lab: Lab,
+    component: str,
+    says: str,
+    left: Change,
+    right: Change,
+    argv: tuple[str, ...],
+    env: dict[str, str],
 ) -> None:
-    """JAX sets an XLA flag for programs of more than ten operations, which nobody asked for."""
-    script = tmp_path / "program.py"
-    text = "import jax, jax.numpy as jnp\n@jax.jit\ndef step(x):\n    return jax.nn.{}(x @ x)\n"
-    call = "step(jnp.ones((8, 8)))\n"
-    options = ("-C", tmp_path / "cache", "--python", each_jax_python)
-    script.write_text(text.format("relu") + call)
-    assert run_cli("warm", *options, script).returncode == 0
-    script.write_text(text.format("gelu") + call)
-    done = run_cli("explain", *options, "--json", script)
-    (difference,) = json.loads(done.stdout)["differences"]
-    assert (difference["cause"], difference["left"]) == ("code", "relu")
-    assert [(w["line"], w["function"]) for w in difference["where"]] == [(4, "step")]
+    work(each_lab, "run", left, **env)
+    difference = only(work(each_lab, "explain", right, *argv, **env), "jit_step")
+    assert difference["component"] == component
+    assert says in f"{difference['meaning']} {difference['right']}"
+    assert difference["cause"] != "unknown"
 
 
-SCANNED = """
-import jax, jax.numpy as jnp
-def loss(w, x):
-    def body(c, wi):
-        return jnp.tanh(c @ wi), None
-    y, _ = jax.lax.scan(body, x, w)
-    return (y ** 2).mean()
-jax.jit(jax.grad(loss))(jnp.ones((4, 8, 8)), jnp.ones((2, 8)))
-"""
+def test_a_host_callback(lab: Lab) -> None:
+    work(lab, "run", {"callback": 1})
+    found = differences(work(lab, "explain", {"callback": 1}), "jit_step")
+    expected = [] if jax_version(lab.python) >= (0, 11) else ["host callbacks"]
+    assert [d["component"] for d in found] == expected
 
 
-def test_what_a_gradient_stores_for_an_edited_loop_is_not_taken_for_an_edit(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
+def test_another_jaxlib(lab: Lab) -> None:
+    others = [python for python in find_jax_pythons() if python != lab.python]
+    if not others:
+        pytest.skip("needs a second JAX: set JAXCACHE_TEST_JAX_PYTHONS")
+    work(lab, "run", {})
+    found = differences(work(lab, "explain", {}, python=others[-1]), "jit_step")
+    versions = {d["component"]: (d["left"], d["right"]) for d in found}["jax_lib version"]
+    assert all(v[0].isdigit() for v in versions)
+    assert versions[0] != versions[1]
+
+
+def test_two_keys_are_compared_by_their_entries(lab: Lab) -> None:
+    keys: list[str] = []
+    for change, env in (({}, {}), ({"shape": [8, 24]}, {}), ({}, FLAG)):
+        work(lab, "run", change, **env)
+        listed = lab.run_cli("ls", "-q", "-C", lab.cache, "jit_step*").stdout.split()
+        keys += [key for key in listed if key not in keys]
+    shape, flag = (only(lab.run("explain", keys[0], key, "-C", lab.cache)) for key in keys[1:])
+    assert (shape["component"], flag["component"]) == ("computation", "XLA flags")
+    assert "the shapes of arguments" in shape["meaning"]
+    assert "xla_llvm_disable_expensive_passes" in flag["right"]
+
+
+ADDING = "import jax, numpy as np\njax.jit(lambda x: x + 2)(np.ones(3, np.float32))\n"
+
+
+def test_after_a_run_that_was_too_fast_to_be_written_the_cause_is_the_path_or_the_threshold(
+    each_lab: Lab,
 ) -> None:
-    script = tmp_path / "program.py"
-    options = ("-C", tmp_path / "cache", "--python", jax_python)
-    script.write_text(SCANNED)
-    assert run_cli("warm", *options, script).returncode == 0
-    script.write_text(SCANNED.replace("tanh", "sin"))
-    done = run_cli("explain", *options, "--json", script)
-    first, *others = json.loads(done.stdout)["differences"]
-    assert "program.py:5 in `loss.body` was edited" in first["meaning"]
-    assert others == []
+    each_lab.write(text=ADDING)
+    for name, option in (("same", "--all"), ("portable", "--portable")):
+        place = ("-C", each_lab.home / name, "--json")
+        ran = each_lab.run_cli("run", *place, "--", each_lab.python, each_lab.script)
+        assert ran.returncode == 0
+        words = ("warm", *place, "--python", each_lab.python, option, each_lab.script)
+        (module,) = json.loads(each_lab.run_cli(*words).stdout)["modules"]
+        then = r"at \d\d:\d\d it was compiled too fast to be written"
+        path = f"cache path: {each_lab.home / name} → none (--portable)"
+        is_bound = CACHE_PATH.holds(".".join(map(str, jax_version(each_lab.python))))
+        is_other_key = is_bound and name == "portable"
+        assert re.fullmatch(re.escape(path) if is_other_key else then, module["cause"])
 
 
-MODEL = "import jax\ndef activation(x):\n    return jax.nn.{}(x)\n"
-FIT = """import jax, numpy as np
-from model import activation
-def loss(w, x): return (activation(x @ w) @ w).sum()
-@jax.jit
-def evaluate(w, x): return loss(w, x)
-@jax.jit
-def train_step(w, x):
-    for _ in range(4): w = w - jax.grad(loss)(w, x)
-    return w
-x = np.ones((8, 8), np.float32)
-evaluate(x, x), train_step(x, x)
-"""
-
-
-def test_an_edit_is_named_by_its_operations_before_and_after_the_run(
-    jax_python: str, tmp_path: Path
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_metadata_in_keys_is_the_cause_of_a_miss_where_the_run_is_recorded(
+    lab: Lab, is_recorded: bool
 ) -> None:
-    """One of the modules is the example."""
-    env = clean_environment(tmp_path) | {"COLUMNS": "160"}
-    (tmp_path / "fit.py").write_text(FIT)
-    options = ("-C", tmp_path / "cache", "--python", jax_python)
-    # Of another length than the edit: Python finds bytecode stale by the second and the length.
-    (tmp_path / "model.py").write_text(MODEL.format("softplus"))
-    first = run_in_process(["warm", *options, "fit.py"], env=env, cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    (tmp_path / "model.py").write_text(MODEL.format("silu"))
-    words = ["explain", *options, "--json", "fit.py"]
-    before = json.loads(run_in_process(words, env=env, cwd=tmp_path).stdout)
-    done = run_in_process(["warm", *options, "fit.py"], env=env, cwd=tmp_path)
-    lines = done.stderr.splitlines()
-    rows = [line for line in lines if line.startswith(("jit_evaluate", "jit_train_step"))]
-    assert len(rows) == 2
-    for row in rows:
-        assert "silu at model.py:3 in `activation`" in row, row
-        assert " → " in row.partition("written")[2]
-    (example,) = [line for line in lines if line.startswith("in full: ")]
-    assert re.search(r" jit_(train_step|evaluate)-", example)
-    after = json.loads(run_in_process(words, env=env, cwd=tmp_path).stdout)
-    for module in ("jit_evaluate", "jit_train_step"):
-        (told,) = [c for c in before["comparisons"] if c["module"] == module]
-        (hit,) = [c for c in after["hits"] if c["module"] == module]
-        assert hit["differences"] == told["differences"]
-        assert "silu at model.py:3" in hit["cause"]
+    lab.write(text=ADDING)
+    lab.warm(**{METADATA: "1"}) if is_recorded else lab.plain(**{METADATA: "1"})
+    lab.write(text=f"# moved\n{ADDING}")
+    difference = only(lab.explain(**{METADATA: "1"}))
+    assert difference["cause"] == ("source-lines" if is_recorded else "unknown")
+    assert (METADATA in difference["meaning"]) == is_recorded
+    is_not_guessed = difference["meaning"].startswith("not known: no record of the earlier program")
+    assert (is_not_guessed, difference["evidence"] == "unknown") == (not is_recorded,) * 2
 
 
-SHAPES = """import jax, jax.numpy as jnp
-f = jax.jit(lambda x: (x * 2).sum())
-for n in (3, 4, 5):
-    f(jnp.zeros((n, 2)))
-    f(jnp.arange(n))
-"""
-
-
-def test_a_size_that_creates_an_array_is_no_edit(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
-) -> None:
-    script = tmp_path / "shapes.py"
-    script.write_text(SHAPES)
-    options = ("-C", tmp_path / "cache")
-    assert run_cli("warm", *options, "--python", jax_python, script).returncode == 0
-    churn = json.loads(run_cli("explain", *options, "--churn", "--json").stdout)
-    keys = run_cli("ls", *options, "-q").stdout.split()
-    for module in ("jit_broadcast_in_dim", "jit_iota"):
-        (churned,) = [m for m in churn["modules"] if m["module"] == module]
-        assert [c["meaning"].partition(";")[0] for c in churned["causes"]] == [
-            "the shape or dtype of the result"
-        ]
-        key = next(k for k in keys if k.startswith(module))
-        done = run_cli("explain", *options, "--json", key)
-        (difference,) = json.loads(done.stdout)["differences"]
-        assert (difference["cause"], difference["fix"]) == ("unknown", None)
-        assert difference["left"] != difference["right"]
-        assert difference["left"].startswith(("float32[", "int32["))
-
-
-def test_another_array_is_named_without_its_values(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
-) -> None:
-    """The values of an array that a function closes over are not recorded."""
-    text = "import jax, numpy as np\na = np.full(99, {}, np.float32)\njax.jit(lambda x: x + a)(a)\n"
-    script = tmp_path / "train.py"
-    options = ("-C", tmp_path / "cache", "--python", jax_python)
-    script.write_text(text.format("np.arange(99)"))
-    assert run_cli("warm", *options, script).returncode == 0
-    script.write_text(text.format("np.arange(1, 100)"))
-    (difference,) = json.loads(run_cli("explain", *options, "--json", script).stdout)["differences"]
-    assert (difference["cause"], difference["evidence"]) == ("constant", "layer")
-    assert difference["meaning"] == "only the values of an array differ that the program contains"
-
-
-# ``explain`` of an edit, where others than jaxcache on this machine used the cache since.
-
-
-PLAIN_PROGRAM = """
-import jax, jax.numpy as jnp
-
-def activation(x):
-    return jnp.{name}(x)
-
-@jax.jit
-def step(x):
-    return activation(x).sum()
-
-step(jnp.ones((4, 4)))
-"""
-
-
-def test_the_path_of_a_cache_that_was_moved_is_blamed_where_it_is_in_keys(
-    run_cli: RunCli, each_jax_python: str, tmp_path: Path
-) -> None:
-    """Plain JAX filled ``a``, which is ``b`` now, and judges with the program as it was."""
-    script = tmp_path / "train.py"
-    cache = tmp_path / "b"
-    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cpu"}
-    plain = clean_environment(tmp_path) | env
-
-    def use(directory: Path) -> None:
-        used = {"JAX_COMPILATION_CACHE_DIR": str(directory)}
-        run_plain([each_jax_python, script], env=plain | used)
-
-    def keys() -> set[str]:
-        return {path.name.removesuffix("-cache") for path in cache.glob("jit_step-*-cache")}
-
-    script.write_text(PLAIN_PROGRAM.format(name="tanh"))
-    use(tmp_path / "a")
-    (tmp_path / "a").rename(cache)
-    (old,) = keys()
-    script.write_text(PLAIN_PROGRAM.format(name="sin"))
-    options = ("-C", cache, "--python", each_jax_python, "--json", script)
-    assert run_cli("warm", *options, env=env).returncode == 0
-    (new,) = keys() - {old}
-    compared = json.loads(run_cli("explain", old, new, "-C", cache, "--json").stdout)
-
-    script.write_text(PLAIN_PROGRAM.format(name="tanh"))
-    use(cache)
-    is_in_keys = len(keys()) == 3
-    assert ("path" in {d["cause"] for d in compared["differences"]}) is is_in_keys
-
-
-def test_an_edit_after_a_hit_of_what_plain_python_compiled_is_named_since_the_recorded_run(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
-) -> None:
-    """The hit makes the entry, of which no program is recorded, the one that was used last."""
-    script = tmp_path / "train.py"
-    cache = tmp_path / "cache"
-    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cpu"}
-    plain = clean_environment(tmp_path) | env | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-    options = ("-C", cache, "--python", jax_python)
-    script.write_text(PLAIN_PROGRAM.format(name="sin"))
-    run_plain([jax_python, script], env=plain)
-    keys = {path.name.removesuffix("-cache") for path in cache.glob("jit_step-*-cache")}
-    script.write_text(PLAIN_PROGRAM.format(name="cos"))
-    first_warm = run_cli("warm", *options, script, env=env).stderr
-    assert "not known: no record of the earlier program" in first_warm
-    assert "in full: " not in first_warm  # there is no more to say
-    (recorded,) = {p.name.removesuffix("-cache") for p in cache.glob("jit_step-*-cache")} - keys
-
-    script.write_text(PLAIN_PROGRAM.format(name="tanh"))
-    words = ("explain", *options, "--json", script)
-    document = json.loads(run_cli(*words, env=env).stdout)
-    (step,) = (c for c in document["comparisons"] if c["module"] == "jit_step")
-    assert (step["compared_with"][:6], step["left_key"]) == ("run of", recorded)
-    (change,) = step["differences"]
-    assert ("cos" in change["left"], "tanh" in change["right"]) == (True, True)
-    warm = run_cli("warm", *options, script, env={**env, "COLUMNS": "160"}).stderr
-    (row,) = (line for line in warm.splitlines() if line.startswith("jit_step"))
-    assert row.endswith("cosine → tanh at train.py:5 in `activation`"), row
-
-
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="a flag for x86 CPUs")
-def test_an_edit_is_no_other_machine_where_another_kind_of_cpu_used_the_cache_last(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
-) -> None:
-    """A flag hides features of the CPU, so that the runs with it are those of another machine."""
-    script = tmp_path / "train.py"
-    options = ("-C", tmp_path / "cache", "--python", jax_python)
-    script.write_text(PLAIN_PROGRAM.format(name="tanh"))
-    for flags in ("", "--xla_cpu_max_isa=SSE4_2"):
-        warm = run_cli("warm", *options, script, env={"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"})
-        assert warm.returncode == 0, warm.stderr
-    script.write_text(PLAIN_PROGRAM.format(name="sin"))
-    env = {"JAX_PLATFORMS": "cpu"}
-    document = json.loads(run_cli("explain", *options, "--json", script, env=env).stdout)
-    (step,) = (c for c in document["comparisons"] if c["module"] == "jit_step")
-    assert [d["cause"] for d in step["differences"]] == ["code"]
-    warm = run_cli("warm", *options, script, env=env)
-    (row,) = (line for line in warm.stderr.splitlines() if line.startswith("jit_step"))
-    assert row.endswith("→ sine at train.py:5 in `activation`"), row
+def test_a_script_is_explained_and_its_cache_is_left_alone(lab: Lab) -> None:
+    unrun = lab.home / "unrun.py"
+    unrun.write_text("print('it ran')")
+    missing = lab.run_cli(
+        "explain", "-C", lab.cache, "--json", "--python", lab.python, unrun, env=BASE
+    )
+    assert (missing.returncode, json.loads(missing.stderr)["error"]["code"]) == (10, "no-cache")
+    assert "it ran" not in missing.stdout
+    assert not lab.cache.exists()
+    lab.cache.mkdir()
+    assert {d["cause"] for d in differences(lab.explain())} == {"not-cached-before"}
+    assert not [*lab.cache.iterdir()]
+    lab.warm()
+    before = {p: p.read_bytes() for p in lab.cache.rglob("*") if p.is_file()}
+    assert differences(lab.explain()) == []
+    lab.write(("RATE = 0.1", "RATE = 0.2"))
+    assert only(lab.explain())["right"] == "0.2"
+    assert before == {p: p.read_bytes() for p in lab.cache.rglob("*") if p.is_file()}
