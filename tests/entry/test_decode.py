@@ -8,7 +8,6 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-import forge
 import pytest
 import zstandard
 from bundling import payload_of
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import sh
 
+from entry import forge
 from jaxcache.core.names import parse_key
 from jaxcache.core.wire import Field, write_varint
 from jaxcache.entry.contents import ArrayType, Contents, Program, signature

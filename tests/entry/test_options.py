@@ -2,11 +2,11 @@
 
 import struct
 
-import forge
 import pytest
 import zstandard
 from conftest import CORPUS
 
+from entry import forge
 from jaxcache.core.wire import Budget, WireError, write_varint
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload

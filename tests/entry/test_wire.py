@@ -1,8 +1,8 @@
 """Protobuf's wire format at its limits, files of records, and types as people write them."""
 
-import forge
 import pytest
 
+from entry import forge
 from jaxcache.core.wire import (
     Budget,
     Field,
