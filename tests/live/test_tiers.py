@@ -360,6 +360,18 @@ for name, where in (("ci", "good"), ("unsigned", "none"), ("stranger", "bad")):
         assert told[name].get("hits_tier", 0) == 0
 
 
+def test_what_nobody_has_signed_is_not_decoded(run_live: RunLive, tmp_path: Path) -> None:
+    good = run_live(**PORTABLE)
+    bomb = zstandard.ZstdCompressor(write_checksum=True).compress(bytes(300 << 20))
+    (tmp_path / "tier").mkdir()
+    for entry in entries(tmp_path / "cache"):
+        (tmp_path / "tier" / entry.name).write_bytes(bomb)
+    tier = {"JAXCACHE_LIVE_TIERS": f"{tmp_path / 'tier'}:ro", "JAXCACHE_LIVE_REQUIRE_SIGNED": "1"}
+    ran = run_live(cache_dir=tmp_path / "other", **tier, **PORTABLE)
+    assert ran.result == good.result
+    assert (ran["unsigned"] > 1, ran["rotten_tier"]) == (True, 0)
+
+
 # Entries of a tier without a checksum: what vouches for them instead, and who is told.
 
 
