@@ -1,8 +1,10 @@
 """``target``: what a host's keys depend on, as a file."""
 
 import contextlib
+import io
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,17 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
+from bundling import first_entry, payload_of
 from command_line import error_of
 from conftest import CORPUS, RunCli, clean_environment
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_jax import count_plain
+from ways import OLD_NS, old_copy
 
 from jaxcache.cache.ledger.record import LedgerRecord
+from jaxcache.entry.names import key_of
+from jaxcache.errors import JaxcacheError
 from jaxcache.options.run import CompileOptions
 from jaxcache.render.target import check_view, profile_view
 from jaxcache.render.typeset import set_blocks
-from jaxcache.warm.crosshost.cross_target import CrossTarget
+from jaxcache.store.local import LocalStore
+from jaxcache.warm.crosshost.cross_target import CrossTarget, Delivery
 from jaxcache.warm.crosshost.target_profile import (
     MAX_PROFILE_BYTES,
     ProfileDifference,
@@ -53,40 +61,6 @@ HERE = replace(
 
 
 NO_XLA_CACHES = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"format": "other"},
-        {"version": 2},
-        {"platform": ""},
-        {"platform": None},
-        {"topology": "not base64!"},
-        {"topology": 5},
-        {"topology_fingerprint": "-1"},
-        {"topology_fingerprint": str(2**64)},
-        {"topology_fingerprint": "1" * 5000},
-        {"device_ids": []},
-        {"device_ids": [0]},
-        {"device_ids": ["0"] * 8},
-        {"device_ids": [True] * 8},
-        {"codec": "lzma"},
-        {"key_codec": "../zlib"},
-        {"environment": {"A": 1}},
-        {"environment": {"A": "\0"}},
-        {"cpu": None},
-        {"cpu": {"features": "avx"}},
-        {"settings": {"x": []}},
-        {"platform_version": "x" * (1 << 20)},
-    ],
-)
-def test_what_is_no_profile_is_refused(change: dict[str, Any]) -> None:
-    document = json.loads(H200.to_bytes())
-    parse_profile(document, "it")
-    with pytest.raises(ProfileError) as caught:
-        parse_profile({**document, **change}, "it")
-    assert caught.value.code in ("bad-profile", "newer-profile")
 
 
 @given(
@@ -229,7 +203,29 @@ def test_check_counts_what_plain_jax_hits(
         assert (done.returncode, bool(checked["differences"])) == (not counts.hits,) * 2
 
 
-HOSTILE = [
+#: What is no profile, or sets what it may not.
+REFUSED: list[dict[str, Any]] = [
+    {"format": "other"},
+    {"version": 2},
+    {"platform": ""},
+    {"platform": None},
+    {"topology": "not base64!"},
+    {"topology": 5},
+    {"topology_fingerprint": "-1"},
+    {"topology_fingerprint": str(2**64)},
+    {"topology_fingerprint": "1" * 5000},
+    {"device_ids": []},
+    {"device_ids": [0]},
+    {"device_ids": ["0"] * 8},
+    {"device_ids": [True] * 8},
+    {"codec": "lzma"},
+    {"key_codec": "../zlib"},
+    {"environment": {"A": 1}},
+    {"environment": {"A": "\0"}},
+    {"cpu": None},
+    {"cpu": {"features": "avx"}},
+    {"settings": {"x": []}},
+    {"platform_version": "x" * (1 << 20)},
     {"environment": {"LD_PRELOAD": "/tmp/x.so"}},
     {"environment": {"PYTHONWARNINGS": "all:0:antigravity.x:0:0"}},
     {"environment": {"JAX_PJRT_CLIENT_CREATE_OPTIONS": "x:1"}},
@@ -251,16 +247,17 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("change", HOSTILE, ids=str)
-def test_a_profile_that_sets_what_it_may_not_is_refused(
+@pytest.mark.parametrize("change", REFUSED, ids=lambda change: str(change)[:60])
+def test_what_is_no_profile_or_sets_what_it_may_not_is_refused(
     change: dict[str, Any], run_cli: RunCli, tmp_path: Path
 ) -> None:
     (tmp_path / "p.json").write_text(json.dumps({**json.loads(H200.to_bytes()), **change}))
     done = run_cli("target", "show", "p.json", "--json")
-    assert (done.returncode, error_of(done)) == (2, "bad-profile")
-    (name,) = list(change)[:1]
-    if name in ("environment", "settings"):
-        assert next(iter(change[name])) in done.stderr
+    code = "newer-profile" if change == {"version": 2} else "bad-profile"
+    assert (done.returncode, error_of(done)) == (2, code)
+    for name in ("environment", "settings"):
+        if change.get(name) and change[name] != {"A": 1}:
+            assert next(iter(change[name])) in done.stderr
 
 
 def test_show_tells_all_that_is_applied(tmp_path: Path) -> None:
@@ -337,3 +334,50 @@ def test_portable_keys_for_a_target_hold_no_path_of_its_caches(
         target = ("--target", profile, *options, "-C", tmp_path / "cache")
         done = run_cli("run", *target, "--", "sh", "-c", f"echo ${name.upper()}")
         assert (done.returncode, done.stdout) == (0, shown), done.stderr
+
+
+def test_what_does_not_go_with_a_target(run_cli: RunCli) -> None:
+    for args in (
+        ("--target", "missing.json"),
+        ("--target", "x", "--processes", "2"),
+        ("--target", "x", "--record", "x.recipe"),
+        ("--target", "x", "--autotune-from", "nowhere"),
+        ("--require-tuned",),
+    ):
+        assert run_cli("warm", *args, "script.py").returncode == 2, args
+
+
+# What a child has made for a target comes into the cache whole and once.
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    return old_copy(tmp_path / "there")
+
+
+def test_a_truncated_entry_is_none_that_compile_may_keep(there: Path) -> None:
+    torn, empty, *_ = sorted(there.glob("*-cache"))
+    good = {path: path.read_bytes() for path in (torn, empty)}
+    torn.write_bytes(good[torn][:-20])
+    empty.write_bytes(b"")
+    for path in good:
+        os.utime(path, ns=(OLD_NS, OLD_NS))
+    delivery = Delivery(LocalStore(there))
+    for path, data in good.items():
+        key = key_of(path.name) or ""
+        assert not delivery.has(key)
+        assert delivery.take(path.name, io.BytesIO(data), key) is not None
+        assert delivery.has(key)
+        assert payload_of(path) == zstandard.decompress(data, max_output_size=1 << 24)[4:]
+
+
+def test_a_directory_is_no_entry_that_compile_may_keep(there: Path, tmp_path: Path) -> None:
+    entry, here = first_entry(there), tmp_path / "here"
+    (here / entry.name).mkdir(parents=True)
+    delivery, key = Delivery(LocalStore(here)), key_of(entry.name) or ""
+    assert not delivery.has(key)
+    with pytest.raises(JaxcacheError, match="a dir has its name"):
+        delivery.take(entry.name, io.BytesIO(entry.read_bytes()), key)
+    (here / entry.name).rmdir()
+    shutil.copy(entry, here)
+    assert delivery.take(entry.name, io.BytesIO(entry.read_bytes()), key) is None

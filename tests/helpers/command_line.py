@@ -30,7 +30,7 @@ from tools.oracle.world import Counts, World
 #: Handlers that a command may change.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 
-#: Variables that change what a probe answers; the last is of ``tests/integration/lacking``.
+#: Variables that change what a probe answers; the last is of ``tests/integration/broken``.
 _PROBED = ("JAX", "XLA", "PYTHON", "LACKING")
 
 

@@ -154,14 +154,16 @@ def run_plain(
     return done
 
 
-#: A program that fills the cache that it is given, and prints its result and JAX's own counts.
-WORKLOAD = Path(__file__).parents[1] / "integration" / "bundle_workload.py"
+#: Its ``bundle`` fills the cache that it is given, and prints its result and JAX's own counts.
+WORKLOAD = Path(__file__).parents[1] / "integration" / "programs.py"
 
 
 def run_workload(python: str, cache: Path | str, home: Path, **env: str) -> dict[str, Any]:
     """Run it by plain JAX, and return what it prints."""
     own = clean_environment(home) | {"PYTHONWARNINGS": ""} | env
-    told: dict[str, Any] = json.loads(run_plain([python, WORKLOAD, cache], env=own).stdout)
+    told: dict[str, Any] = json.loads(
+        run_plain([python, WORKLOAD, "bundle", cache], env=own).stdout
+    )
     return told
 
 

@@ -1,12 +1,7 @@
 """What the tests of ``warm`` and ``run`` ask of a report."""
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-from conftest import clean_environment
 
 STEP = """
 import jax, jax.numpy as jnp
@@ -45,14 +40,3 @@ def assert_counts_are_jax_own(document: dict[str, Any]) -> None:
     assert {m["counted"] for m in document["modules"] if m["outcome"] == "written"} <= {"miss"}
     parts = ("hits", "written", "skipped", "uncacheable", "errors")
     assert summary["compile_requests"] == sum(summary[p] for p in parts)
-
-
-def start_warm(
-    cache: Path, python: str, script: Path, home: Path, **extra: Any
-) -> subprocess.Popen[str]:
-    """Start ``warm`` on a script in a process group of its own, with its streams as pipes."""
-    command = [sys.executable, "-m", "jaxcache", "warm", "-C", str(cache), "--python", python]
-    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
-    return subprocess.Popen(
-        [*command, str(script)], env=clean_environment(home), text=True, **settings | extra
-    )

@@ -28,7 +28,7 @@ from terminal import Terminal, without_style
 from jaxcache.cache.recipe import Recipe, encode_recipe, open_recipe
 
 pytestmark = pytest.mark.jax
-WORKLOAD = Path(__file__).with_name("recipe_workload.py")
+PROGRAMS = Path(__file__).with_name("programs.py")
 MODES = {
     "devices": ("--devices", "8"),
     "together": ("--processes", "2", "--devices", "2"),
@@ -38,6 +38,13 @@ ModuleRecorded = Callable[..., Path]
 
 def entries(directory: Path) -> set[str]:
     return {p.name for p in directory.iterdir() if p.name.endswith("-cache")}
+
+
+def wait_for_entry(cache: Path) -> None:
+    deadline = time.monotonic() + 300
+    while not (cache.is_dir() and entries(cache)):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -66,11 +73,11 @@ def recorded(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> ModuleRec
 def recorded_once(
     recorded: ModuleRecorded, make_once: MakeOnce, each_jax_python: str
 ) -> Callable[[str], Path]:
-    """The recipe of a mode of ``WORKLOAD`` to read, for all tests; its cache is beside it."""
+    """The recipe of a mode of ``PROGRAMS`` to read, for all tests; its cache is beside it."""
 
     def record(mode: str) -> Path:
         def fill(home: Path) -> None:
-            recorded(WORKLOAD, mode, home=home)
+            recorded(PROGRAMS, mode, home=home)
 
         name = f"recipe-{mode}-jax{find_jax_pythons().index(each_jax_python)}"
         return make_once(name, fill) / "some.recipe"
@@ -102,7 +109,7 @@ def test_the_program_hits_everything_that_its_recipe_compiled(
     tmp_path: Path,
     mode: str,
 ) -> None:
-    recipe = recorded(WORKLOAD, mode, options=MODES[mode])
+    recipe = recorded(PROGRAMS, mode, options=MODES[mode])
     cache = tmp_path / "first"
     written = entries(cache)
     if mode == "together":
@@ -119,7 +126,7 @@ def test_the_program_hits_everything_that_its_recipe_compiled(
     else:
         assert len(entries(cache)) == len(written)
     options = ("-C", cache, "--fail-on-miss", "--python", each_jax_python, *MODES[mode])
-    done = run_cli("warm", *options, WORKLOAD, mode)
+    done = run_cli("warm", *options, PROGRAMS, mode)
     assert done.returncode == 0, done.stderr
     assert " written " not in done.stderr
 
@@ -166,12 +173,11 @@ def test_four_shards_merge_to_what_one_compile_makes(
     assert run["already_cached"] == run["requested"]
 
 
-DEADLY = Path(__file__).with_name("deadly")
-
-
-def deadly(**env: str) -> dict[str, str]:
-    """An environment in which workers die."""
-    return {"PYTHONPATH": f"{DEADLY}{os.pathsep}{REPOSITORY}", **env}
+#: The environment of a worker that dies while it compiles a module.
+DEADLY = {
+    "PYTHONPATH": f"{Path(__file__).with_name('broken')}{os.pathsep}{REPOSITORY}",
+    "DEADLY": "jit_step",
+}
 
 
 def test_a_worker_that_is_killed_is_replaced(
@@ -179,7 +185,7 @@ def test_a_worker_that_is_killed_is_replaced(
 ) -> None:
     recipe = recorded_once("step")
     once = tmp_path / "once"
-    env = deadly(DEADLY="jit_step", DEADLY_ONCE=str(once))
+    env = DEADLY | {"DEADLY_ONCE": str(once)}
     document = compiled(recipe, tmp_path / "other", "--jobs=1", env=env)
     assert once.exists()
     assert {m["outcome"] for m in document["modules"]} == {"written"}
@@ -191,78 +197,38 @@ def test_a_module_that_kills_every_worker_is_named_and_the_rest_go_on(
 ) -> None:
     recipe = recorded_once("step")
     cache = tmp_path / "other"
-    document = compiled(recipe, cache, code=3, env=deadly(DEADLY="jit_step"))
+    document = compiled(recipe, cache, code=3, env=DEADLY)
     (failed,) = [m for m in document["modules"] if m["outcome"] == "failed"]
-    assert (failed["module"], failed["reason"], failed["attempts"]) == (
-        "jit_step",
-        "worker-died",
-        2,
-    )
+    found = (failed["module"], failed["reason"], failed["attempts"])
+    assert found == ("jit_step", "worker-died", 2)
     assert "SIGKILL" in failed["detail"]
     summary = document["summary"]
     assert (summary["failed"], summary["written"]) == (1, summary["requested"] - 1)
     assert run_cli("verify", "-C", cache).returncode == 0
 
 
-def start_compile(
-    recipe: Path, cache: Path, python: str, scratch: Path
-) -> "subprocess.Popen[bytes]":
-    """Start ``compile`` with two workers."""
-    words = ("compile", recipe, "-C", cache, "--jobs=2", "--python", python)
-    return subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", *words],
-        env=clean_environment(scratch.parent) | {"TMPDIR": str(scratch)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
+def test_a_parent_that_is_killed_leaves_no_truncated_entry_and_the_next_one_completes(
     run_cli: RunCli, recorded_once: Any, compiled: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     recipe = recorded_once("single")
     cache = tmp_path / "other"
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    parent = start_compile(recipe, cache, each_jax_python, scratch)
-    deadline = time.monotonic() + 300
-    while not (cache.is_dir() and entries(cache)) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    parent.send_signal(signal.SIGKILL)
+    words = ("compile", recipe, "-C", cache, "--jobs=2", "--python", each_jax_python)
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", *words],
+        env=clean_environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for_entry(cache)
+    parent.kill()
     parent.wait()
     left = entries(cache)
     assert left
-    wait_until_empty(scratch)
     summary = compiled(recipe, cache)["summary"]
     assert summary["written"] + summary["already_cached"] == summary["requested"]
     assert summary["already_cached"] == len(left)
     assert run_cli("verify", "-C", cache, "--level", "full").returncode == 0
     assert len(entries(cache)) == summary["requested"]
-
-
-def wait_until_empty(directory: Path) -> None:
-    """Workers whose parent is gone notice, and clean up behind themselves."""
-    deadline = time.monotonic() + 300
-    while list(directory.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not list(directory.rglob("*"))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_workers_that_have_not_begun_clean_up_too(
-    recorded_once: Any, each_jax_python: str, tmp_path: Path, number: int
-) -> None:
-    recipe = recorded_once("step")
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    parent = start_compile(recipe, tmp_path / "other", each_jax_python, scratch)
-    deadline = time.monotonic() + 300
-    while len(list(scratch.glob("*/*"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.005)
-    time.sleep(0.2)  # their processes exist, and are importing jax
-    parent.send_signal(number)
-    parent.wait()
-    wait_until_empty(scratch)
 
 
 def test_what_cannot_be_compiled_again_is_named(
@@ -300,6 +266,24 @@ def test_what_cannot_be_compiled_again_is_named(
     assert "x is 1.0" in done.stdout
 
 
+def changed(
+    recipe: Path,
+    target: Path,
+    change: Callable[[Recipe], Recipe],
+    *added: bytes,
+) -> Path:
+    """Write a recipe with changes, and with blobs that the original lacks."""
+    with open_recipe(str(recipe)) as file:
+        blobs = {d: file.blob(d) for r in file.recipe.requests for d in (r.options, r.bytecode)}
+        blobs |= {digest(data): data for data in added}
+        target.write_bytes(b"".join(encode_recipe(change(file.recipe), blobs.__getitem__)))
+    return target
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
@@ -316,11 +300,11 @@ def test_a_recipe_for_what_is_not_here(
     code: int,
     said: str,
 ) -> None:
-    recipe = tmp_path / "moved.recipe"
-    with open_recipe(str(recorded_once("step"))) as file:
-        environments = tuple(replace(e, **change) for e in file.recipe.environments)
-        moved = replace(file.recipe, environments=environments)
-        recipe.write_bytes(b"".join(encode_recipe(moved, file.blob)))
+    def move(recipe: Recipe) -> Recipe:
+        environments = tuple(replace(e, **change) for e in recipe.environments)
+        return replace(recipe, environments=environments)
+
+    recipe = changed(recorded_once("step"), tmp_path / "moved.recipe", move)
     words = ("compile", recipe, "--json", "--devices", "2", "-C", tmp_path / "x")
     done = run_cli(*words, "--python", each_jax_python)
     assert (done.returncode, said in done.stderr) == (code, True)
@@ -334,73 +318,68 @@ def test_an_option_that_neither_we_nor_this_jaxlib_know_is_refused(
     build = b"\x1a" + bytes([len(unknown)]) + unknown
     more = b"\x1a" + bytes([len(build)]) + build
     with open_recipe(str(recipe)) as file:
-        blobs = {d: file.blob(d) for r in file.recipe.requests for d in (r.options, r.bytecode)}
-        requests = []
-        for request in file.recipe.requests:
-            data = blobs[request.options] + more
-            blobs[digest := hashlib.sha256(data).hexdigest()] = data
-            requests.append(replace(request, options=digest))
-        changed = replace(file.recipe, requests=tuple(requests))
-        data = b"".join(encode_recipe(changed, blobs.__getitem__))
-    (tmp_path / "some.recipe").write_bytes(data)
-    document = compiled(tmp_path / "some.recipe", tmp_path / "other", code=3)
+        options = {r.options: file.blob(r.options) + more for r in file.recipe.requests}
+
+    def change(recipe: Recipe) -> Recipe:
+        requests = (replace(r, options=digest(options[r.options])) for r in recipe.requests)
+        return replace(recipe, requests=tuple(requests))
+
+    path = changed(recipe, tmp_path / "some.recipe", change, *options.values())
+    document = compiled(path, tmp_path / "other", code=3)
     assert {m["reason"] for m in document["modules"]} == {"refused-here"}
     assert all("XLA option 9999" in m["detail"] for m in document["modules"])
 
 
 def test_a_recipe_of_another_jax_says_so(recorded_once: Any, compiled: Any, tmp_path: Path) -> None:
-    recipe = recorded_once("step")
-    with open_recipe(str(recipe)) as file:
+    def change(recipe: Recipe) -> Recipe:
+        other = {"jaxlib_version": "0.0.1", "jaxlib_digest": None}
         components = {"jax_lib version": "0" * 64}
-        moved = replace(
-            file.recipe,
-            environments=tuple(
-                replace(e, jaxlib_version="0.0.1", jaxlib_digest=None)
-                for e in file.recipe.environments
-            ),
-            requests=tuple(
-                replace(r, key=f"{r.module}-{'0' * 64}", components={**r.components, **components})
-                for r in file.recipe.requests
-            ),
+        requests = (
+            replace(r, key=f"{r.module}-{'0' * 64}", components={**r.components, **components})
+            for r in recipe.requests
         )
-        data = b"".join(encode_recipe(moved, file.blob))
-    (tmp_path / "some.recipe").write_bytes(data)
+        return replace(
+            recipe,
+            environments=tuple(replace(e, **other) for e in recipe.environments),
+            requests=tuple(requests),
+        )
+
+    recipe = recorded_once("step")
     first = recipe.with_name("first")
     cache = shutil.copytree(first, tmp_path / "cache")
-    check = ("--check", "--used-at", str(first))
-    document = compiled(tmp_path / "some.recipe", cache, *check)
+    path = changed(recipe, tmp_path / "some.recipe", change)
+    document = compiled(path, cache, "--check", "--used-at", str(first))
     assert {tuple(m["differs"]) for m in document["modules"]} == {("jax_lib version",)}
     assert any("recorded with jaxlib 0.0.1" in note for note in document["notes"])
+
+
+#: Garbage, and text in which XLA would follow a pointer.
+HOSTILE = (
+    b"ML\xefR" + bytes(100),
+    b"""
+    module @jit_evil { func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.custom_call @CustomSPMDPartitioning(%a) {backend_config = "139637976726528"}
+      : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32> } }""",
+)
 
 
 def test_bytecode_of_a_stranger_cannot_take_the_parent_down(
     recorded_once: Any, compiled: Any, tmp_path: Path
 ) -> None:
-    """Garbage, and text in which XLA would follow a pointer: each fails by its name."""
-    recipe = recorded_once("step")
-    partitioned = b"""
-        module @jit_evil { func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {
-        %0 = stablehlo.custom_call @CustomSPMDPartitioning(%a) {backend_config = "139637976726528"}
-          : (tensor<4xf32>) -> tensor<4xf32>
-        return %0 : tensor<4xf32> } }"""
-    for data in (b"ML\xefR" + bytes(100), partitioned):
-        with open_recipe(str(recipe)) as file:
-            blobs = {r.options: file.blob(r.options) for r in file.recipe.requests}
-            name = hashlib.sha256(data).hexdigest()
-            blobs[name] = data
-            request = replace(file.recipe.requests[0], bytecode=name)
-            hostile = replace(file.recipe, requests=(request,))
-        path = tmp_path / "hostile.recipe"
-        path.write_bytes(b"".join(encode_recipe(hostile, blobs.__getitem__)))
-        document = compiled(path, tmp_path / "other", code=3)
-        assert document["summary"]["failed"] == 1
+    def change(recipe: Recipe) -> Recipe:
+        first = recipe.requests[0]
+        return replace(recipe, requests=tuple(replace(first, bytecode=digest(d)) for d in HOSTILE))
+
+    path = changed(recorded_once("step"), tmp_path / "hostile.recipe", change, *HOSTILE)
+    document = compiled(path, tmp_path / "other", code=3)
+    assert document["summary"]["failed"] == len(HOSTILE)
     assert not entries(tmp_path / "other")
 
 
 # ``warm --collect-only``: the recipe of a full run at the price of tracing, and what it marks.
 
 
-TRAIN = (REPOSITORY / "examples" / "train.py", "--layers", "1", "--width", "32", "--lengths", "8")
 #: A module that is larger than any that runs for real, and whose result is not all zeros.
 LARGE = """
 import jax, jax.numpy as jnp, numpy as np
@@ -423,22 +402,12 @@ def record(recorded: ModuleRecorded) -> Callable[..., Recipe]:
     return run
 
 
-@pytest.mark.parametrize(
-    ("options", "program", "most"),
-    [
-        pytest.param((), TRAIN, "--collect-only", marks=pytest.mark.slow),
-        (("--devices", "8"), (WORKLOAD, "sharded"), "--collect-only=0"),
-        pytest.param((), TRAIN, "--collect-only=0", marks=pytest.mark.slow),
-    ],
-    ids=["train", "sharded", "train-all"],
-)
-def test_the_keys_are_those_of_a_full_run(
-    record: Any, options: tuple[str, ...], program: tuple[Any, ...], most: str
-) -> None:
-    collected = record(*program, options=(*options, most))
+def test_the_keys_are_those_of_a_full_run(record: Any) -> None:
+    eight = ("--devices", "8")
+    collected = record(PROGRAMS, "sharded", options=(*eight, "--collect-only=0"))
     # GSPMD chooses shardings while it compiles, so there such modules are compiled.
     assert any(r.stubbed for r in collected.requests)
-    full = record(*program, options=options)
+    full = record(PROGRAMS, "sharded", options=eight)
     assert not any(r.stubbed for r in full.requests)
     assert {r.key for r in collected.requests} == {r.key for r in full.requests}
     assert {r.key: r.bytecode for r in collected.requests} == {
@@ -532,11 +501,24 @@ def test_one_command_collects_compiles_and_runs(
 pytest.importorskip("distributed")
 
 
+#: Runs until standard input ends; prints its address and its workers' process ids.
+CLUSTER = """
+import json, sys
+from distributed import LocalCluster
+
+if __name__ == "__main__":
+    with LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        pids = [worker.pid for worker in cluster.workers.values()]
+        print(json.dumps({"address": cluster.scheduler_address, "pids": pids}), flush=True)
+        sys.stdin.read()
+"""
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
+def cluster(tmp_path: Path, script: Any) -> Iterator[dict[str, Any]]:
     env = clean_environment(tmp_path) | {"PYTHONWARNINGS": "default"}
     child = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("dask_cluster.py")],
+        [sys.executable, script(CLUSTER, "cluster.py")],
         env=env,
         cwd=tmp_path,
         stdin=subprocess.PIPE,
@@ -566,9 +548,7 @@ def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 120
-    while not (other.is_dir() and entries(other)) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for_entry(other)
     os.kill(cluster["pids"][0], signal.SIGKILL)
     output, errors = compile_.communicate(timeout=300)
     assert compile_.returncode == 0, errors

@@ -1,7 +1,8 @@
-"""The set-ups of ``examples`` for MaxText, vLLM, SLURM and Kubernetes, as their platforms run them.
+"""``action.yml``, and what ``examples`` has for MaxText, vLLM, SLURM and Kubernetes, as run there.
 
 What a platform does is a short script on ``PATH`` (``docker``, ``srun``), or a function here for a
-pod. The programs set their cache as the real ones do, and print JAX's own counts.
+pod; of an action only the download is missing: the ``pip`` of the new environment links what the
+real one would install. The programs set their cache as the real ones do, and print JAX's counts.
 """
 
 import json
@@ -10,19 +11,28 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli, clean_environment, find_jax_pythons
+from packaging.requirements import Requirement
 from processes import sh
 
 from tools.oracle.world import Counts
 
-yaml = pytest.importorskip("yaml")
+pytest.importorskip("yaml")
+import yaml
+
+from tools.ci.caches import CacheStore
+from tools.ci.github import GitHub
+from tools.ci.steps import Run
+
 pytestmark = pytest.mark.jax
 needs_jax = pytest.mark.skipif(
     sys.executable not in find_jax_pythons(),
@@ -161,44 +171,34 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @needs_jax
-def test_a_second_host_trains_maxtext_with_what_the_first_compiled(
-    machine: Machine, bucket: str
+@pytest.mark.parametrize(
+    ("words", "path", "text"),
+    [
+        (("maxtext.sh", "base.yml", "steps=2"), "maxtext/trainers/pre_train/train.py", MAXTEXT),
+        (("tpu-inference.sh", "vllm:1", "python", "serve.py"), "serve.py", VLLM),
+    ],
+    ids=["maxtext", "vllm"],
+)
+def test_a_second_host_hits_what_the_first_compiled(
+    machine: Machine, bucket: str, words: tuple[str, ...], path: str, text: str
 ) -> None:
-    package = machine.home / "maxtext" / "trainers" / "pre_train"
-    package.mkdir(parents=True)
-    (package / "train.py").write_text(program(MAXTEXT))
+    (machine.home / path).parent.mkdir(parents=True, exist_ok=True)
+    (machine.home / path).write_text(program(text))
     machine.env["PYTHONPATH"] += f":{machine.home}"
-
-    def train(code: int = 0) -> Counts:
-        root = machine.home / "jax_cache"
-        shutil.rmtree(root, ignore_errors=True)
-        script = EXAMPLES / "starts" / "maxtext.sh"
-        store = {"JAX_CACHE_STORE": bucket, "JAX_CACHE_ROOT": str(root), "END_WITH": str(code)}
-        (counts,) = counted(machine.run("sh", script, "base.yml", "steps=2", code=code, **store))
-        return counts
-
-    assert is_cold(train(code=3)), "a failed run shares what it compiled, and stays a failed run"
-    assert is_warm(train())
-
-
-@needs_jax
-def test_a_second_container_of_vllm_hits_what_the_first_compiled(
-    machine: Machine, bucket: str
-) -> None:
-    (machine.home / "serve.py").write_text(program(VLLM))
     root = machine.home / "persist"
-    store = {"JAX_CACHE_STORE": bucket, "JAX_CACHE_ROOT": str(root)}
 
-    def serve() -> Counts:
+    def start(code: int = 0) -> Counts:
         shutil.rmtree(root, ignore_errors=True)
-        script = EXAMPLES / "starts" / "tpu-inference.sh"
-        (counts,) = counted(machine.run("sh", script, "vllm:1", "python", "serve.py", **store))
+        store = {"JAX_CACHE_STORE": bucket, "JAX_CACHE_ROOT": str(root), "END_WITH": str(code)}
+        command = ("sh", EXAMPLES / "starts" / words[0], *words[1:])
+        (counts,) = counted(machine.run(*command, code=code, **store))
         return counts
 
-    assert is_cold(serve())
-    assert is_warm(serve())
-    (directory,) = root.iterdir()
-    assert directory.name.startswith("jaxcache-v2-cpu-")
+    assert is_cold(start(code=3)), "a failed run shares what it compiled, and stays a failed run"
+    assert is_warm(start())
+    if text is VLLM:
+        (directory,) = root.iterdir()
+        assert directory.name.startswith("jaxcache-v2-cpu-")
 
 
 @needs_jax
@@ -332,3 +332,103 @@ def test_an_init_container_unpacks_a_bundle(
     assert run_cli("export", machine.home / "cache.jaxcache", "-C", cache).returncode == 0
     shutil.rmtree(cache)
     assert is_warm(start_pod("airgapped.yaml").run())
+
+
+# ``action.yml`` on a runner that has no jaxcache.
+
+
+WORKFLOW = """\
+jobs:
+  test:
+    steps:
+      - uses: actions/setup-python@v5
+      - uses: somebody/jaxcache@v1
+        with: {step: restore}
+      - run: jaxcache warm train.py
+      - run: command -v python
+      - uses: somebody/jaxcache@v1
+        with: {step: save}
+"""
+
+
+#: What ``python3 -m venv`` makes on the runner, but with a pip that needs no network.
+MAKE_ENVIRONMENT = """
+if [ "$1 $2" != "-m venv" ]; then exec {python} "$@"; fi
+{python} -m venv --without-pip "$3"
+cat > "$3/bin/pip" <<END
+#!/bin/sh
+[ "\\$*" = "install --quiet {repository}[gpu]" ] || exit 64
+echo {packages} > "\\$(echo "$3"/lib/python3*/site-packages)/installed.pth"
+echo {repository} >> "\\$(echo "$3"/lib/python3*/site-packages)/installed.pth"
+printf '#!%s\\nfrom jaxcache.cli.main import main\\nmain()\\n' "$3/bin/python" > "$3/bin/jaxcache"
+chmod +x "$3/bin/jaxcache"
+END
+chmod +x "$3/bin/pip"
+"""
+
+
+def link_requirements(directory: Path) -> None:
+    """Make a directory of the packages that jaxcache requires, and no others."""
+    directory.mkdir()
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["gpu"]]
+    waiting = [Requirement(text) for text in needed]
+    linked = set()
+    while waiting:
+        requirement = waiting.pop()
+        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if requirement.name in linked or not is_needed:
+            continue
+        linked.add(requirement.name)
+        package = distribution(requirement.name)
+        waiting += map(Requirement, package.requires or [])
+        for file in package.files or []:
+            top = file.parts[0]
+            link = directory / top
+            if top not in ("..", "__pycache__") and not link.exists():
+                link.symlink_to(Path(str(package.locate_file(top))))
+
+
+@pytest.fixture
+def toolcache(tmp_path: Path) -> Path:
+    """A Python as setup-python gives one, with the job's jax in it."""
+    prefix = tmp_path / "toolcache"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+    (site,) = prefix.glob("lib/python3*/site-packages")
+    (site / "jax.pth").write_text(f"{distribution('jax').locate_file('')}\n")
+    link_requirements(tmp_path / "packages")
+    text = MAKE_ENVIRONMENT.format(
+        python=sys.executable, repository=REPOSITORY, packages=tmp_path / "packages"
+    )
+    python3 = prefix / "bin" / "python3"
+    python3.unlink()
+    python3.write_text(f"#!/bin/sh\n{text}")
+    python3.chmod(0o755)
+    return prefix
+
+
+def run_job(directory: Path, toolcache: Path) -> Run:
+    project = directory / "project"
+    project.mkdir()
+    (project / "train.py").write_text(
+        "import jax, jax.numpy as jnp\n"
+        "print(jax.jit(lambda x: jnp.tanh(x) @ x.T)(jnp.eye(3)).sum())\n"
+    )
+    workflow = project / "workflow.yml"
+    workflow.write_text(WORKFLOW)
+    env = {"PATH": f"{toolcache}/bin:/usr/bin:/bin", "HOME": str(directory), "LANG": "C.UTF-8"}
+    return GitHub(project, CacheStore(directory / "caches"), env).run(workflow)
+
+
+@needs_jax
+def test_a_step_after_the_action_runs_programs_in_the_python_of_the_job(
+    tmp_path: Path, toolcache: Path
+) -> None:
+    job = run_job(tmp_path, toolcache)
+    outputs = {step.name: step.output for step in job.steps if not step.skipped}
+    assert not job.failed, job.failed
+    assert f"using {toolcache}/bin/python (PATH)" in outputs["jaxcache warm train.py"]
+    assert outputs["command -v python"] == f"{toolcache}/bin/python\n"
+    assert re.fullmatch(r"jaxcache \d\S*\n", outputs["Install jaxcache"])
+    temporary = tmp_path / "_runner" / "temp"
+    assert [path.name for path in (temporary / "jaxcache-bin").iterdir()] == ["jaxcache"]

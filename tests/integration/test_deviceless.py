@@ -7,11 +7,12 @@ there is for ``tools/gpu_evidence.py`` to show.
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, jax_version
+from conftest import REPOSITORY, RunCli, clean_environment, jax_version
 from processes import sh
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
@@ -140,3 +141,27 @@ def test_cuda_keys_are_those_of_a_real_gpu(run_cli: RunCli, cache: Path) -> None
             )
         else:
             assert (convolved["outcome"], convolved["tuning"]) == ("written", "tuned")
+
+
+def test_the_script_settles_on_a_cpu_what_can_be(each_jax_python: str, tmp_path: Path) -> None:
+    """A rehearsal of what ``tools/gpu_evidence.py`` does on a host with a GPU."""
+    command = (sys.executable, REPOSITORY / "tools" / "gpu_evidence.py", tmp_path / "out")
+    options = ("--python", each_jax_python, "--platform", "cpu", "--small")
+    env = {k: v for k, v in clean_environment(tmp_path).items() if k != "PYTHONWARNINGS"}
+    done = sh((*command, *options), env=os.environ | env)
+    found = json.loads((tmp_path / "out" / "report.json").read_text())
+    profile = json.loads((tmp_path / "out" / "profile.json").read_text())
+    if any("no-topology" in trouble for trouble in found["troubles"]):  # before JAX 0.11
+        assert done.returncode == 1
+        assert tuple(map(int, profile["jax_version"].split(".")[:2])) < (0, 11)
+        pytest.skip(f"jax {profile['jax_version']} cannot rebuild a topology")
+    assert (done.returncode, found["troubles"]) == (0, [])
+    steps = {name: step["result"] for name, step in found["found"].items()}
+    assert steps["real cache"]["hot"]["misses"] == 0
+    for name in ("train", "programs", "kernels"):
+        step = steps[name]
+        used = step["on made entries"]
+        assert (used["misses"], used["hits"]) == (0, step["cold"]["misses"])
+        assert step["keys of both"] == step["own keys"] == step["cold"]["misses"]
+    assert steps["train"]["equal output"] and steps["kernels"]["on made entries"]["equal"]
+    assert "times tuned" in (tmp_path / "out" / "report.md").read_text()

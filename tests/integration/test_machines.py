@@ -104,7 +104,10 @@ class Machines:
                 pytest.skip("needs a second JAX: set JAXCACHE_TEST_JAX_PYTHONS")
             self._filler = others[0]
         if row.lacks_codec:
-            self.wanting |= {"PYTHONPATH": str(self._without_zstandard())}
+            lacking = directory / "lacking"
+            lacking.mkdir()
+            (lacking / "zstandard.py").write_text("raise ImportError")
+            self.wanting |= {"PYTHONPATH": str(lacking)}
 
     def find_filled(self, make_once: MakeOnce) -> Path:
         """Return the filled cache of the row: one for all rows that are filled in the same way.
@@ -126,26 +129,15 @@ class Machines:
         self.script = made / self.script.name
         return made / "filled"
 
-    def _without_zstandard(self) -> Path:
-        lacking = self._directory / "lacking"
-        lacking.mkdir()
-        (lacking / "zstandard.py").write_text("raise ImportError")
-        return lacking
-
     def fill(self, cache: Path) -> None:
         """Fill a cache, and export it into a bundle of the same name beside it."""
-        self._fill(cache)
-        done = self._run_cli("export", cache.with_suffix(".jxb"), "-C", cache)
-        assert done.returncode == 0, done.stderr
-
-    def _fill(self, cache: Path) -> None:
         if self.row.by_plain_jax:
             self.plain(cache, self.filling)
-            return
-        options = ("--processes", str(self.row.processes)) if self.row.processes > 1 else ()
-        words = ("warm", "-C", cache, "--python", self._filler, *options, self.script)
-        done = self._run_cli(*words, env=self.filling)
-        assert done.returncode == 0, done.stderr
+        else:
+            options = ("--processes", str(self.row.processes)) if self.row.processes > 1 else ()
+            words = ("warm", "-C", cache, "--python", self._filler, *options, self.script)
+            assert self._run_cli(*words, env=self.filling).returncode == 0
+        assert self._run_cli("export", cache.with_suffix(".jxb"), "-C", cache).returncode == 0
 
     def plain(self, cache: Path, env: Mapping[str, str]) -> dict[str, Any]:
         """Run the program by plain JAX, which uses a cache; return its own counts."""
@@ -228,7 +220,7 @@ def test_settings_of_a_jax_with_another_registry_are_unknown(
     if jax_version(jax_python) < (0, 10):
         pytest.skip("a JAX without these names")
     names = "jax._src.config.trace_context_names jax._src.config.config_states"
-    lacking = {"PYTHONPATH": str(Path(__file__).with_name("lacking")), "LACKING": names}
+    lacking = {"PYTHONPATH": str(Path(__file__).with_name("broken")), "LACKING": names}
     machines = Machines(run_cli, jax_python, tmp_path, Row("registry", PORTABLE | lacking))
     filled = tmp_path / "filled"
     done = machines.ask("warm", machines.script, cache=filled)

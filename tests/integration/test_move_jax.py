@@ -199,7 +199,7 @@ def test_portable_entries_hit_on_a_condition(
             restored = run_cli("ci", "restore", bundle, "-C", tmp_path / "restored", *words[4:])
             assert says(restored.stderr, f"without it {portable} of {bound + portable} will miss")
             assert run_workload(each_jax_python, tmp_path / "restored", tmp_path)["cache_hits"] == 0
-            command = ("--", each_jax_python, WORKLOAD, tmp_path / "restored")
+            command = ("--", each_jax_python, WORKLOAD, "bundle", tmp_path / "restored")
             ran = run_cli("run", "--portable", "--json", "-C", tmp_path / "restored", *command)
             assert json.loads(ran.stdout)["summary"]["hits"] >= portable
         assert pushed.stderr.startswith(

@@ -12,7 +12,7 @@ from plain_jax import run_plain
 
 pytestmark = pytest.mark.jax
 
-PROGRAM = Path(__file__).with_name("names_program.py")
+PROGRAM = (Path(__file__).with_name("programs.py"), "names")
 SETTINGS = {
     "JAX_PLATFORMS": "cpu",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -28,7 +28,7 @@ LONG_AGO = 1_700_000_000
 def plain_hits(python: str, home: Path, cache: Path) -> list[str]:
     """Run the program without jaxcache, and return the names that JAX hit."""
     env = clean_environment(home) | SETTINGS | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-    return json.loads(run_plain([python, PROGRAM], env=env, cwd=home).stdout)
+    return json.loads(run_plain([python, *PROGRAM], env=env, cwd=home).stdout)
 
 
 @pytest.fixture
@@ -118,13 +118,13 @@ def test_a_run_names_modules_as_their_files(
     run_cli: RunCli, cache: Path, each_jax_python: str
 ) -> None:
     options = ("-C", cache, "--python", each_jax_python, "--json")
-    done = run_cli("warm", *options, PROGRAM, env=SETTINGS)
+    done = run_cli("warm", *options, *PROGRAM, env=SETTINGS)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["summary"]["hits"] == CACHED
     keyed = [m for m in document["modules"] if m["key"]]
     assert {m["module"] for m in keyed} == {m["key"].rpartition("-")[0] for m in keyed}
-    explained = run_cli("explain", *options, PROGRAM, env=SETTINGS)
+    explained = run_cli("explain", *options, PROGRAM[0], "--", PROGRAM[1], env=SETTINGS)
     # Only the two whose names are too long for a file are not cached.
     assert len(json.loads(explained.stdout)["comparisons"]) <= 2, explained.stdout
 
@@ -140,7 +140,7 @@ def test_a_recipe_compiles_every_name(
         pytest.skip("recipes are compiled by JAX 0.5 and later")
     python = ("--python", each_jax_python)
     recipe = tmp_path / "names.recipe"
-    recorded = run_cli("warm", "-C", cache, "--record", recipe, *python, PROGRAM, env=SETTINGS)
+    recorded = run_cli("warm", "-C", cache, "--record", recipe, *python, *PROGRAM, env=SETTINGS)
     assert recorded.returncode == 0, recorded.stderr
     target = tmp_path / "target"
     run_cli("compile", recipe, "-C", target, *python, env=SETTINGS)
@@ -154,7 +154,7 @@ def test_the_live_layer_takes_every_name(
         pytest.skip("the live layer knows JAX from 0.4.38")
     before = {p.name: p.read_bytes() for p in cache.glob("*-cache")}
     tier = tmp_path / "tier"
-    options = ("-C", cache, "--tier", tier, "--json", "--", each_jax_python, PROGRAM)
+    options = ("-C", cache, "--tier", tier, "--json", "--", each_jax_python, *PROGRAM)
     done = run_cli("run", "--live", *options, env=SETTINGS)
     assert json.loads(done.stdout)["summary"]["hits"] == CACHED, done.stderr
     assert before == {p.name: p.read_bytes() for p in cache.glob("*-cache")}

@@ -5,7 +5,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,6 @@ if __name__ == "__main__":
     work(float(sys.argv[1]) if len(sys.argv) > 1 else 0.0)
 """
 HEARD = {
-    "eight-at-once": """
-import subprocess, sys
-children = [subprocess.Popen([sys.executable, "work.py"]) for _ in range(8)]
-sys.exit(any([child.wait() for child in children]))
-""",
     "ten-forks": """
 import os, warnings, jax, work
 for _ in range(10):
@@ -57,10 +51,6 @@ if __name__ == "__main__":
     context.set_forkserver_preload(["jax"])
     with context.Pool(3) as pool:
         pool.map(work.work, [0.0] * 6)
-""",
-    "joblib": """
-import joblib, work
-joblib.Parallel(n_jobs=3)(joblib.delayed(work.work)(0.0) for _ in range(6))
 """,
     "daemon-that-closes-everything": """
 import os, sys, work
@@ -102,16 +92,6 @@ import subprocess, sys, work
 work.work()
 subprocess.check_call(["env", "-i", sys.executable, "unheard.py"])
 """,
-    "isolated": """
-import subprocess, sys, work
-work.work()
-subprocess.check_call([sys.executable, "-I", "unheard.py"])
-""",
-    "ignoring-the-environment": """
-import subprocess, sys, work
-work.work()
-subprocess.check_call([sys.executable, "-E", "unheard.py"])
-""",
 }
 
 
@@ -147,9 +127,6 @@ def test_a_program_is_heard_whenever_it_ends(observe: Any, jax_python: str, step
 def test_every_python_with_the_hook_is_heard(
     observe: Any, jax_python: str, place: Path, name: str
 ) -> None:
-    code = f"import {name}" if name == "joblib" else "pass"
-    if subprocess.run([jax_python, "-c", code], capture_output=True, check=False).returncode:
-        pytest.skip(f"{jax_python} has no {name}")
     (place / "main.py").write_text(HEARD[name])
     observe(jax_python, "main.py")
     assert [observe(jax_python, "main.py") for _ in range(_RUNS)] == [(0, [])] * _RUNS
@@ -163,23 +140,15 @@ def alone(jax_python: str, place: Path) -> str:
 
 
 @pytest.mark.parametrize("name", UNHEARD)
-def test_a_python_that_loses_the_hook_and_only_hits_passes(
+def test_a_python_that_loses_the_hook_is_noticed_by_the_entry_that_it_writes(
     observe: Any, alone: str, place: Path, name: str
 ) -> None:
+    """Where it only hits, it passes."""
     (place / "main.py").write_text(UNHEARD[name])
     (place / "unheard.py").write_text(WORK)
     observe(alone, "main.py")
     assert [observe(alone, "main.py") for _ in range(_RUNS)] == [(0, [])] * _RUNS
-
-
-@pytest.mark.parametrize("name", sorted(UNHEARD.keys() - {"env-i"}))  # it has lost the cache, too
-def test_a_python_that_loses_the_hook_is_noticed_by_the_entry_that_it_writes(
-    observe: Any, alone: str, place: Path, name: str
-) -> None:
-    (place / "main.py").write_text(UNHEARD[name])
-    (place / "unheard.py").write_text(WORK)
-    observe(alone, "main.py")
-    for number in range(_RUNS):
+    for number in range(_RUNS if name != "env-i" else 0):  # which has lost the cache, too
         # Longer each time: Python finds bytecode stale by the second and the length.
         (place / "unheard.py").write_text(WORK.replace("x * 2", "x * 2" + " + 1" * (number + 1)))
         code, unobserved = observe(alone, "main.py")

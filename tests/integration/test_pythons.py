@@ -1,8 +1,12 @@
-"""The Python that ``--python`` names: however it is named and set up, whatever its jax lacks."""
+"""The Python that ``--python`` names: how it is found, what its jax lacks, and its children."""
 
 import json
 import os
+import signal
 import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +19,18 @@ from tools.matrix import ASK
 
 pytestmark = pytest.mark.jax
 
-LACKING = Path(__file__).with_name("lacking")
+
+@pytest.fixture
+def golden_jax(corpus: Path) -> Path:
+    """A cache with something to load."""
+    return corpus / "0.10.2-cpu-zstd"
 
 
 def test_a_relative_python_is_found_from_any_directory(
     run_cli: RunCli, each_jax_python: str, cache: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec "{each_jax_python}" "$@"\n')
     python.chmod(0o755)
     # A probe runs it in another directory.
@@ -41,12 +49,6 @@ def test_a_python_that_is_not_there_is_one_error(
         done = run_cli(*command, "--python", "bin/none", "--json")
         error = json.loads(done.stderr)["error"]
         assert (done.returncode, error["code"]) == (13, "no-python")
-
-
-@pytest.fixture
-def golden_jax(corpus: Path) -> Path:
-    """A cache with something to load."""
-    return corpus / "0.10.2-cpu-zstd"
 
 
 SAFE = {"PYTHONSAFEPATH": "1"}
@@ -75,9 +77,13 @@ def test_entries_are_loaded_by_the_jax_that_programs_import(
     assert (done.returncode, "the jax on PYTHONPATH" in done.stderr) == (13, True)
 
 
+# A jax that lacks a private name, as another version of it might.
+
+
 def lack(name: str) -> dict[str, str]:
     """The environment of a jax without that name."""
-    return {"LACKING": name, "PYTHONPATH": os.pathsep.join([str(LACKING), str(REPOSITORY)])}
+    path = f"{Path(__file__).with_name('broken')}{os.pathsep}{REPOSITORY}"
+    return {"LACKING": name, "PYTHONPATH": path}
 
 
 LISTENED = "jax._src.compiler._cache_write"
@@ -122,6 +128,13 @@ def test_the_matrix_says_which_private_name_has_moved(
         assert any(t.startswith(line) and name.rpartition(".")[2] in t for t in told), told
 
 
+def refuses(done: "subprocess.CompletedProcess[str]", says: str = "hint") -> bool:
+    """Whether a command refused a JAX that it does not know, and said what to do."""
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert "upgrade jaxcache" in error[says]
+    return (done.returncode, error["code"]) == (13, "unknown-jax")
+
+
 def test_what_must_listen_says_that_it_cannot(
     run_cli: RunCli, each_jax_python: str, cache: Path, script: Any
 ) -> None:
@@ -131,36 +144,21 @@ def test_what_must_listen_says_that_it_cannot(
         ("explain", "-C", cache, "--json", "--python", each_jax_python, path),
         ("where", "--json", "--", each_jax_python, path),
     ):
-        check_unknown(run_cli(*command, env=lack(LISTENED)), says="message")
+        assert refuses(run_cli(*command, env=lack(LISTENED)), says="message")
 
 
-def check_unknown(done: "subprocess.CompletedProcess[str]", says: str = "hint") -> None:
-    """Check that a command refused a JAX that it does not know, and said what to do."""
-    error = json.loads(done.stderr.splitlines()[-1])["error"]
-    assert (done.returncode, error["code"]) == (13, "unknown-jax")
-    assert "upgrade jaxcache" in error[says]
-
-
-def test_no_entry_is_blamed_for_what_an_unknown_jax_lacks(
-    run_cli: RunCli, each_jax_python: str, golden_jax: Path
+def test_nothing_is_tried_or_blamed_on_an_unknown_jax(
+    run_cli: RunCli, step_runs: StepRuns, each_jax_python: str, golden_jax: Path, cache: Path
 ) -> None:
-    env = lack("jax._src.compiler.get_compile_options")
-    words = ("verify", "-C", golden_jax, "--level", "load", "--python", each_jax_python, "--json")
-    check_unknown(run_cli(*words, env=env))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "jax._src.cache_key.xla_flags_to_exclude_from_cache_key",
-        "jax._src.interpreters.mlir.make_ir_context",
-    ],
-)
-def test_a_recipe_is_not_tried_on_an_unknown_jax(
-    run_cli: RunCli, step_runs: StepRuns, each_jax_python: str, cache: Path, name: str
-) -> None:
-    words = ("compile", step_runs.directory / "step.recipe", "-C", cache, "--json", "--python")
-    check_unknown(run_cli(*words, each_jax_python, env=lack(name)))
+    """Neither a recipe nor an entry."""
+    compile_ = ("compile", step_runs.directory / "step.recipe", "-C", cache)
+    for name, words in (
+        ("cache_key.xla_flags_to_exclude_from_cache_key", compile_),
+        ("interpreters.mlir.make_ir_context", compile_),
+        ("compiler.get_compile_options", ("verify", "-C", golden_jax, "--level", "load")),
+    ):
+        command = (*words, "--json", "--python", each_jax_python)
+        assert refuses(run_cli(*command, env=lack(f"jax._src.{name}")))
 
 
 def test_nothing_is_made_for_a_target_by_an_unknown_jax(
@@ -171,8 +169,161 @@ def test_nothing_is_made_for_a_target_by_an_unknown_jax(
     profile = tmp_path / "host.json"
     run_cli("target", "capture", "--python", each_jax_python, profile)
     words = ("warm", "-C", cache, "--python", each_jax_python, "--target", profile, "--json")
-    for name in (
-        "jax._src.interpreters.pxla.lower_sharding_computation",
-        "jax._src.cache_key.get",
-    ):
-        check_unknown(run_cli(*words, script(STEP), env=lack(name)))
+    for name in ("interpreters.pxla.lower_sharding_computation", "cache_key.get"):
+        assert refuses(run_cli(*words, script(STEP), env=lack(f"jax._src.{name}")))
+
+
+# What else runs in a child, and what remains of it when jaxcache is killed.
+
+
+Noisy = Callable[..., dict[str, str]]
+
+
+_NOISE = """
+import os, sys
+if "jaxcache" not in sys.orig_argv:
+    print("good morning from sitecustomize")
+    os.write(1, b'{"event": "ready", "platform": "noise"}\\n')
+"""
+
+
+#: Leaves its process id, and stops; in the place of jaxlib.
+_STUCK = """
+import os, time
+def stop(*args):
+    with open(os.environ["STUCK"] + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(os.environ["STUCK"] + ".new", os.environ["STUCK"])
+    time.sleep(600)
+if __name__ == "jaxlib":
+    stop()
+"""
+#: As a ``sitecustomize``, it stops at the first compile.
+_STUCK_LATER = (
+    _STUCK
+    + """
+import sys, threading
+def arm():
+    while not hasattr(sys.modules.get("jax._src.compiler"), "_compile_and_write_cache"):
+        time.sleep(0.001)
+    sys.modules["jax._src.compiler"]._compile_and_write_cache = stop
+threading.Thread(target=arm, daemon=True).start()
+"""
+)
+
+
+@pytest.fixture
+def custom(tmp_path: Path) -> Noisy:
+    """Put a ``sitecustomize``, or another package, on the path; the environment that finds it."""
+
+    def make(text: str, name: str = "sitecustomize") -> dict[str, str]:
+        package = tmp_path / "site" / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(text)
+        return {"PYTHONPATH": f"{package.parent}{os.pathsep}{REPOSITORY}"}
+
+    return make
+
+
+def test_what_a_sitecustomize_prints_is_no_answer(
+    run_cli: RunCli,
+    each_jax_python: str,
+    script: Callable[..., Path],
+    custom: Noisy,
+    tmp_path: Path,
+) -> None:
+    env = custom(_NOISE)
+    python = ("--python", each_jax_python)
+    cache, recipe, bundle = tmp_path / "cache", tmp_path / "a.recipe", tmp_path / "a.bundle"
+    warmed = run_cli("warm", "-C", cache, "--record", recipe, *python, script(STEP), env=env)
+    assert warmed.returncode == 0, warmed.stderr
+    assert run_cli("export", bundle, "-C", cache).returncode == 0
+    (key, *_) = run_cli("ls", "-C", cache, "-q").stdout.split()
+    commands = [
+        ("verify", "-C", cache, "--level", "load", *python),
+        ("import", bundle, "-C", tmp_path / "imported", *python),
+        ("doctor", "-C", cache, "--json", *python),
+        ("show", key, "-C", cache, "--hlo", *python),
+    ]
+    if jax_version(each_jax_python) >= (0, 5):
+        commands.append(("compile", recipe, "-C", tmp_path / "compiled", *python))
+    if jax_version(each_jax_python) >= (0, 10):
+        commands.append(("target", "capture", *python))
+    for command in commands:
+        done = run_cli(*command, env=env)
+        assert done.returncode == 0, (command, done.stderr)
+        assert "good morning" not in done.stdout
+
+
+def test_a_sitecustomize_that_is_a_package_stays_one(
+    run_cli: RunCli,
+    each_jax_python: str,
+    script: Callable[..., Path],
+    custom: Noisy,
+    tmp_path: Path,
+) -> None:
+    env = custom("from . import part\n")
+    (tmp_path / "site" / "sitecustomize" / "part.py").write_text("")
+    told = "import sitecustomize as s, sys; print(*s.__path__, s.part.__name__, file=sys.stderr)"
+    command = ("run", "--json", "-C", tmp_path / "cache", "--", each_jax_python)
+    done = run_cli(*command, script(f"{STEP}{told}"), env=env)
+    assert (done.returncode, "Error in sitecustomize" in done.stderr) == (0, False), done.stderr
+    assert f"{tmp_path / 'site' / 'sitecustomize'} sitecustomize.part\n" in done.stderr
+    assert json.loads(done.stdout)["summary"]["skipped"] > 0, "the listener is there, too"
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "stuck_in"),
+    [
+        ("compile", signal.SIGTERM, "compile"),
+        ("compile", signal.SIGKILL, "import"),
+        ("ci", signal.SIGKILL, "compile"),
+    ],
+)
+def test_no_child_outlives_jaxcache_and_nothing_stays_of_it(
+    step_runs: StepRuns,
+    each_jax_python: str,
+    custom: Noisy,
+    tmp_path: Path,
+    command: str,
+    number: int,
+    stuck_in: str,
+) -> None:
+    if command == "compile" and jax_version(each_jax_python) < (0, 5):
+        pytest.skip("recipes are compiled by JAX 0.5 and later")
+    scratch, stuck = tmp_path / "scratch", tmp_path / "stuck"
+    scratch.mkdir()
+    lines = {
+        "compile": [step_runs.directory / "step.recipe", "-C", tmp_path / "other", "--jobs=1"],
+        "ci": ["key"],
+    }
+    line = [command, *lines[command], "--python", each_jax_python]
+    env = custom(_STUCK, "jaxlib") if stuck_in == "import" else custom(_STUCK_LATER)
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", *line],
+        env=clean_environment(tmp_path) | env | {"TMPDIR": str(scratch), "STUCK": str(stuck)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _wait_until(stuck.exists)
+    parent.send_signal(number)
+    parent.wait()
+    child = int(stuck.read_text())
+    _wait_until(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child))
+    _wait_until(lambda: not list(scratch.iterdir()))
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process is dead, and only its new parent has not looked."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

@@ -8,7 +8,7 @@ import pytest
 from conftest import RunCli, clean_environment
 from plain_jax import run_plain
 
-WORKLOAD = Path(__file__).with_name("truth_workload.py")
+WORKLOAD = Path(__file__).with_name("programs.py")
 SHORT = {
     "float32": "f32",
     "float16": "f16",
@@ -28,7 +28,7 @@ def arrays(shown: list[dict[str, Any]]) -> list[list[str]]:
 def test_show_agrees_with_jax(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     env = clean_environment(tmp_path) | {"PYTHONWARNINGS": ""}
-    done = run_plain([each_jax_python, WORKLOAD, cache], env=env)
+    done = run_plain([each_jax_python, WORKLOAD, "truth", cache], env=env)
     truths = json.loads(done.stdout)
     assert len(truths) >= 8
     for truth in truths:

@@ -19,7 +19,7 @@ from jaxcache.cache.verify.run_checks import INFORMATIONAL
 
 pytestmark = pytest.mark.jax
 HERE = Path(__file__).parent
-PROGRAM = HERE / "cache_program.py"
+PROGRAM = HERE / "programs.py"
 LONG_AGO = time.time() - 3600
 
 
@@ -42,7 +42,7 @@ class Cache:
 
     def run(self, **more: str) -> dict[str, int]:
         """Run the program; hits, requests and warnings about the cache."""
-        done = run_plain([self.python, PROGRAM], env=self.environment(**more))
+        done = run_plain([self.python, PROGRAM, "cached"], env=self.environment(**more))
         return json.loads(done.stdout.splitlines()[-1])
 
     def entry(self, module: str) -> Path:
@@ -141,7 +141,7 @@ def test_beside_a_running_jax(cache: Cache, run_cli, cap: str) -> None:
     if cap != "-1":
         assert run_cli("verify", "-C", cache.path, "--fix", "--atimes").returncode == 0
     process = subprocess.Popen(
-        [cache.python, PROGRAM],
+        [cache.python, PROGRAM, "cached"],
         env=env,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -204,9 +204,6 @@ def test_a_changed_byte_is_found_in_what_warm_has_written(
 # ``verify --level load`` judges only what can be judged on this machine by this jax.
 
 
-LOAD_PROGRAM = Path(__file__).with_name("two_processes.py")
-
-
 def load(run_cli: RunCli, cache: Path, python: str, *args: str) -> dict[str, str]:
     """The kind of each finding by file; the exit code must be 0."""
     for path in cache.iterdir():
@@ -230,7 +227,7 @@ def test_a_program_of_two_processes_is_sound_and_stays(
     del env["PYTHONPATH"]
     running = [
         subprocess.Popen(
-            [jax_python, LOAD_PROGRAM, str(port), str(number), cache],
+            [jax_python, PROGRAM, "pair", cache, str(port), str(number)],
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

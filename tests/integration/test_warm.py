@@ -2,20 +2,19 @@
 
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, RunCli, StepRuns
+from conftest import REPOSITORY, RunCli, StepRuns, clean_environment, has_modules, jax_version
 from live.conftest import live_environment
 from object_server import CREDENTIALS, Proxy, make_bucket
 from processes import sh
-from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes, start_warm
+from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
 pytestmark = pytest.mark.jax
 
@@ -59,6 +58,67 @@ def test_a_changed_function_alone_misses(warm: Warm, script: Any) -> None:
     assert others <= {"hit"}
 
 
+def test_fail_on_miss_stands_alone(
+    warm: Warm, script: Any, run_cli: RunCli, cache: Path, each_jax_python: str
+) -> None:
+    path = script(STEP)
+    command = ("warm", "-C", cache, "--python", each_jax_python, "--fail-on-miss")
+    failed = run_cli(*command, path)
+    told = "All is cached now, so the next run with this cache hits; with --no-write it would fail"
+    assert (failed.returncode, told in failed.stderr) == (1, True)
+    warm(script(STEP.replace("sin", "tan")), options=("--fail-on-miss=0.0001s",), code=1)
+    done = run_cli("warm", "-C", cache, "--fail-on-miss=often", path)
+    assert (done.returncode, "bad-duration" in done.stderr) == (2, True)
+    assert not list(cache.glob("jit_often*"))
+
+
+def test_portable_keys_hit_in_another_directory(
+    step_runs: StepRuns, run_cli: RunCli, tmp_path: Path, each_jax_python: str
+) -> None:
+    """Also where the program is run by hand with the setting, and where a recipe is compiled."""
+    if jax_version(each_jax_python) < (0, 5):
+        pytest.skip("recipes are compiled by JAX 0.5 and later")
+    assert any("XLA_CACHES=none" in note for note in step_runs.cold["notes"])
+    path, recipe = step_runs.directory / "script.py", tmp_path / "step.recipe"
+    python = ("--python", each_jax_python)
+    by_hand = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+    for command in (
+        ("copy", step_runs.directory / "cache", tmp_path / "there"),
+        ("warm", "-C", tmp_path / "there", "--portable", "--fail-on-miss", *python, path),
+        ("warm", "-C", tmp_path / "recorded", "--record", recipe, *python, path),
+        ("compile", recipe, "--portable", "-C", tmp_path / "made", *python),
+        ("run", "-C", tmp_path / "made", "--fail-on-miss", "--", each_jax_python, path),
+    ):
+        done = run_cli(*command, env=by_hand if command[0] == "run" else None)
+        assert done.returncode == 0, done.stderr
+
+
+def test_quiet_prints_the_keys(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    path = script(STEP + "print('hello')\n")
+    done = run_cli("warm", "-q", "-C", cache, "--python", each_jax_python, path)
+    assert done.returncode == 0, done.stderr
+    names = {f"{key}-cache" for key in done.stdout.split()}
+    assert names == {file.name for file in cache.glob("*-cache")}
+    assert done.stderr == "hello\n"
+
+
+def test_what_no_cache_can_serve_may_be_excepted(
+    warm: Warm, script: Any, run_cli: RunCli, step_cache: Path, each_jax_python: str
+) -> None:
+    if jax_version(each_jax_python) >= (0, 11):
+        pytest.skip("this JAX caches programs with callbacks")
+    path = script(STEP + "\njax.jit(lambda x: jax.debug.print('{}', x))(1.0)")
+    warm(path, options=("--portable", "--fail-on-miss"), code=1)
+    warm(path, options=("--portable", "--fail-on-miss", "--except", "uncacheable"))
+    done = run_cli("warm", "-C", step_cache, "--fail-on-miss", "--except", "misses", path)
+    assert (done.returncode, "is not one of uncacheable, skipped" in done.stderr) == (2, True)
+
+
+# Programs as people start them: scripts, modules, directories, notebooks and functions.
+
+
 def test_the_script_runs_unchanged(
     run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
@@ -93,19 +153,200 @@ def test_without_jax_it_is_exit_13(
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert (done.returncode, error["code"]) == (13, "no-jax")
     assert "ran" not in done.stdout + done.stderr
-    done = run_cli("warm", "-C", cache, "--python", "no-such-python", script(STEP))
-    assert (done.returncode, "no-python" in done.stderr) == (13, True)
 
 
-def test_a_script_that_is_not_there(run_cli: RunCli, cache: Path, each_jax_python: str) -> None:
-    done = run_cli("warm", "-C", cache, "--python", each_jax_python, "gone.py")
-    assert (done.returncode, "no-script" in done.stderr) == (2, True)
+SAYS = STEP + "import sys; print('argv', sys.argv[1:], __name__, file=sys.stderr)\n"
 
 
-def test_a_script_that_dies_from_a_signal(warm: Warm, script: Any) -> None:
-    document = warm(script(STEP + "import os\nos.kill(os.getpid(), 9)"), code=137)
-    assert document["script_exit_code"] == -9
-    assert ("written", "not-in-cache") in outcomes(document, "jit_step")
+def notebook(*cells: str) -> str:
+    found = [{"cell_type": "markdown", "source": ["# Train"]}]
+    found += [{"cell_type": "code", "source": c.splitlines(keepends=True)} for c in cells]
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": found})
+
+
+def test_a_module_a_directory_and_a_notebook(
+    run_cli: RunCli, cache: Path, each_jax_python: str, tmp_path: Path
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in ("__init__.py", "__main__.py", "module.py"):
+        (package / name).write_text(SAYS if name != "__init__.py" else "")
+    cells = ("%precision 3\n!true\n", STEP, "%%bash\ntrue\n", "assert step.__module__\n")
+    (tmp_path / "train.ipynb").write_text(notebook(*cells, SAYS.splitlines()[-1]))
+    common = ("warm", "--json", "-C", cache, "--python", each_jax_python)
+    ways = [("-m", "package.module"), ("-m", "package"), (str(package),)]
+    if has_modules(each_jax_python, "IPython"):
+        ways.append(("train.ipynb",))
+    for number, way in enumerate(ways):
+        done = run_cli(*common, *way, "--steps", "1", "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "argv ['--steps', '1', '--json'] __main__" in done.stderr
+        (outcome,) = outcomes(json.loads(done.stdout), "jit_step")
+        assert outcome[0] == ("hit" if number else "written")
+    (tmp_path / "bad.ipynb").write_text(notebook("1 / 0"))
+    done = run_cli(*common, "bad.ipynb", cwd=tmp_path)
+    assert done.returncode in (1, 2)
+    assert ("ZeroDivisionError" in done.stderr) != ("needs IPython" in done.stderr)
+    done = run_cli(*common, tmp_path, cwd=tmp_path)
+    assert (done.returncode, "no __main__.py" in done.stderr) == (2, True)
+
+
+def test_a_notebook_needs_ipython(tmp_path: Path) -> None:
+    (tmp_path / "train.ipynb").write_text(notebook("print('ran')\n"))
+    injected = REPOSITORY / "jaxcache" / "injected"
+    script = f"""
+import sys
+sys.modules["IPython"] = None
+sys.path.insert(0, {str(injected)!r})
+sys.argv[1:] = ["train.ipynb"]
+import run_program
+sys.exit(run_program.run_notebook())
+"""
+    done = sh([sys.executable, "-c", script], cwd=tmp_path)
+    needs = f"jaxcache: train.ipynb needs IPython: {sys.executable} has none\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", needs)
+
+
+def test_run_collects(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    if jax_version(each_jax_python) < (0, 5):
+        pytest.skip("this JAX cannot be collected")
+    recipe = tmp_path / "r.recipe"
+    command = ("--", each_jax_python, script(STEP))
+    done = run_cli("run", "--json", "-C", cache, "--record", recipe, "--collect-only=0", *command)
+    assert done.returncode == 0, done.stderr
+    assert outcomes(json.loads(done.stdout), "jit_step") == {("skipped", "collected")}
+
+
+def test_devices_are_added_to_the_flags_of_the_environment(
+    run_cli: RunCli, cache: Path, each_jax_python: str, script: Any
+) -> None:
+    path = script("import os; print(os.environ['XLA_FLAGS'])")
+    flags = "--xla_cpu_enable_fast_math=false"
+    options = ("-C", cache, "--python", each_jax_python, "--devices", "3")
+    done = run_cli("warm", *options, path, env={"XLA_FLAGS": flags})
+    wanted = f"{flags} --xla_force_host_platform_device_count=3\n"
+    assert (done.returncode, done.stdout) == (0, wanted), done.stderr
+
+
+MODELS = """
+import functools
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(x):
+    return jnp.sin(x) @ x.T
+
+@functools.partial(jax.jit, static_argnums=1, static_argnames=("flag",))
+def scaled(x, n, *, flag=False):
+    return x * n + (1 if flag else 0)
+
+def plain(params, x, rate, train=True):
+    return {"y": (x @ params["w"] + params["b"]) * rate if train else x}
+
+def init(width):
+    return {"w": jnp.ones((width, width)), "b": jnp.zeros(width)}
+
+@jax.jit
+def draw(key, x):
+    return x + jax.random.normal(key, x.shape)
+
+class Net:
+    @staticmethod
+    @jax.jit
+    def wide(x, y):
+        return x.sum() + y[0] + y[1]
+
+@jax.jit
+def held(x):
+    return jnp.cos(x) * 2
+"""
+
+
+CALLS = """
+import sys
+import jax, jax.numpy as jnp, numpy as np, models
+models.step(np.ones((8, 128), np.float32))
+models.scaled(jnp.ones(8), 3, flag=True)
+params = {"w": jnp.ones((4, 4)), "b": jnp.ones(4)}
+jax.jit(models.plain, static_argnames="train")(params, jnp.ones((2, 4)), 0.5, train=True)
+models.draw(jax.random.key(0), jnp.ones(4, jnp.bfloat16))
+models.Net.wide(jnp.ones((2, 3), bool), (1.0, jnp.ones((), jnp.int8)))
+models.held(jax.device_put(jnp.ones(3), jax.devices()[0]))
+"""
+
+
+#: The arguments of a function, as ``--args`` reads them, or as the command line has them.
+ARGUMENTS: dict[str, str | tuple[str, ...]] = {
+    "models.py:step": ("--arg", "f32[8,128]"),
+    "models:scaled": ("--arg", "f32[8]", "--arg", "3", "--static", "flag=True"),
+    "models:plain": """
+args = [{ "$call" = { function = "models:init", static = { width = 4 } } }, "f32[2,4]", 0.5]
+static = { train = true }
+""",
+    "models.py:draw": 'kwargs = { key = "key[]", x = "bf16[4]" }',
+    "models:Net.wide": 'args = ["bool[2,3]", { "$tuple" = [1.0, "i8[]"] }]',
+    "models:held": 'args = ["f32[3]"]\ncommitted = true',
+}
+
+
+MODULES = ["jit_step", "jit_scaled", "jit_plain", "jit_draw", "jit_wide", "jit_held"]
+
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def call(run_cli: RunCli, cache: Path, each_jax_python: str, tmp_path: Path) -> Call:
+    """Warm something of ``models.py`` and return the document."""
+    (tmp_path / "models.py").write_text(MODELS)
+
+    def run(*args: str, code: int = 0) -> Any:
+        done = run_cli("warm", "--json", "-C", cache, "--python", each_jax_python, *args)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    return run
+
+
+def test_a_plain_call_hits_what_was_compiled_without_it(
+    call: Call, warm: Warm, script: Any, tmp_path: Path
+) -> None:
+    keys = {}
+    for function, arguments in ARGUMENTS.items():
+        if isinstance(arguments, str):
+            (tmp_path / "args.toml").write_text(arguments)
+            arguments = ("--args", "args.toml")
+        document = call(function, *arguments)
+        assert outcomes(document) == {("written", "not-in-cache")}
+        (row,) = document["modules"]
+        assert row["function"] in function
+        keys[row["module"]] = row["key"]
+    assert sorted(keys) == sorted(MODULES)
+    call("models:step", "--arg", "x=f64[8,128]", "--fail-on-miss")  # no 64 bits without x64
+    call("models:held", "--arg", "f32[3]", "--fail-on-miss", code=1)  # another key
+    ran = warm(script(CALLS))
+    for name in MODULES:
+        row = only(ran, name)
+        assert (row["outcome"], row["key"]) == ("hit", keys[name]), name
+
+
+def test_mistakes_are_said(call: Call, tmp_path: Path) -> None:
+    for word, said in (
+        ("models:nope", "no nope in models"),
+        ("models:MODELS.x", "no MODELS.x in models"),
+        ("nowhere:f", "cannot import nowhere"),
+        ("nowhere.py:f", "no such file:"),
+    ):
+        error = json.loads(call(word, code=2))["error"]
+        assert error["code"] == "no-function"
+        assert said in error["message"]
+    (tmp_path / "broken.py").write_text("1 / 0\ndef f(): ...\n")
+    call("broken:f", code=1)  # the program's own failure, with its traceback
+
+
+# Programs that fork, die, shout, wait or are stopped while ``warm`` looks on.
 
 
 def test_ctrl_c_shows_the_traceback_of_plain_python(
@@ -130,85 +371,188 @@ def test_ctrl_c_shows_the_traceback_of_plain_python(
     assert done.stderr.startswith(plain)
 
 
-def test_a_refused_permission_is_recognized_by_its_number(
-    run_cli: RunCli, jax_python: str, cache: Path, script: Any
-) -> None:
-    path = script(
-        """
-        import errno, warnings
-        import jax, jax.numpy as jnp
-        from jax._src import lru_cache
-        warnings.simplefilter("ignore")
-
-        class Refused(PermissionError):
-            def __str__(self):
-                return "in another language"
-
-        def put(*_):
-            raise Refused(errno.EACCES, "")
-
-        lru_cache.LRUCache.put = put
-        jax.jit(lambda x: x)(jnp.ones(3))
-        """
-    )
-    done = run_cli("warm", "-C", cache, "--python", jax_python, path)
-    assert done.returncode == 1
-    assert f"not cached, because this user may not write to {cache}\n" in done.stderr
-
-
 def test_a_script_that_takes_too_long_is_stopped(warm: Warm, script: Any) -> None:
     path = script("import time\ntime.sleep(3600)")
     document = warm(path, options=("--timeout", "5s"), code=128 + 15)
     assert document["timed_out"] is True
 
 
-def test_a_directory_that_the_program_sets_is_reported_or_overruled(
-    warm: Warm, cache: Path, script: Any, tmp_path: Path
-) -> None:
-    own = tmp_path / "own"
+def test_threads_and_processes_are_told_apart(warm: Warm, script: Any) -> None:
+    """Two forks, and eight threads that compile one function at the same time."""
     path = script(
-        f"import jax\njax.config.update('jax_compilation_cache_dir', {str(own)!r})\n{STEP}"
+        """
+        import multiprocessing, sys, threading, warnings
+
+        def work(n):
+            import jax, jax.numpy as jnp
+            jax.jit(lambda x: jnp.cos(x) * n)(jnp.ones(n)).block_until_ready()
+
+        warnings.simplefilter("ignore")
+        import jax  # imported, but not used before the fork
+        context = multiprocessing.get_context("fork")
+        children = [context.Process(target=work, args=(n,)) for n in (3, 4)]
+        [c.start() for c in children]
+        [c.join() for c in children]
+        threads = [threading.Thread(target=work, args=(5,)) for _ in range(8)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        sys.exit(sum(c.exitcode for c in children))
+        """
+    )
+    document = warm(path, env={"PYTHONWARNINGS": "default"})
+    assert_counts_are_jax_own(document)
+    compiled = {m["process"] for m in document["modules"]}
+    assert len({p["pid"] for p in document["processes"] if p["process"] in compiled}) == 3
+    assert len(document["processes"]) == len(compiled) == 3
+    assert outcomes(document) <= {
+        ("written", "not-in-cache"),
+        ("skipped", "written-meanwhile"),
+        ("hit", "in-cache"),
+    }
+
+
+def test_megabytes_of_output_and_a_setting_that_comes_before_jax(warm: Warm, script: Any) -> None:
+    three = "import os, sys\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'\n"
+    noise = "for _ in range(4000): print('x' * 1000); print('y' * 1000, file=sys.stderr)\n"
+    text = f"{three}{noise}{STEP}{noise}assert jax.device_count() == 3"
+    document = warm(script(text))  # which is alone on standard output
+    assert document["summary"]["written"] > 0
+    assert (document["schema_version"], document["script_exit_code"]) == (1, 0)
+
+
+def test_a_program_that_talks_with_its_user(
+    cache: Path, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    path = script("import jax\nname = input('name? ')\nprint('hello', name, flush=True)\ninput()")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", "warm", "-C", cache, "--python", each_jax_python, path],
+        env=clean_environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin and child.stdout
+    child.stdin.write("ada\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "name? hello ada\n"  # before the program has ended
+    out, errors = child.communicate("\n", timeout=300)
+    assert (child.returncode, out) == (0, ""), errors
+
+
+def test_a_grandchild_that_outlives_the_program(warm: Warm, script: Any, tmp_path: Path) -> None:
+    path = script(
+        STEP
+        + """
+import subprocess, sys
+code = "import jax, time; jax.jit(lambda x: x)(1.0); time.sleep(3600)"
+child = subprocess.Popen([sys.executable, "-c", code],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+open(sys.argv[1], "w").write(str(child.pid))
+"""
+    )
+    pid_file = tmp_path / "pid"
+    try:
+        document = warm(path, str(pid_file))
+    finally:
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    assert ("written", "not-in-cache") in outcomes(document, "jit_step")
+
+
+def test_a_script_that_silences_everything_and_leaves_without_a_goodbye(
+    warm: Warm, script: Any
+) -> None:
+    text = """
+import logging, warnings, sys, os
+logging.disable(logging.CRITICAL)
+warnings.simplefilter("ignore")
+sys.stderr = sys.stdout = open(os.devnull, "w")
+"""
+    document = warm(script(f"{text}{STEP}os._exit(3)"), code=3)
+    assert outcomes(document) == {("written", "not-in-cache")}
+    assert_counts_are_jax_own(document)
+
+
+def test_many_events_while_nobody_reads_them_quickly(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import jax, numpy as np
+        f = jax.jit(lambda x: x)
+        for n in range(150):
+            f(np.ones(n))
+        """
     )
     document = warm(path)
-    assert any(str(own) in note for note in document["notes"])
-    assert {p["cache_dir"] for p in document["processes"]} == {str(own)}
-    document = warm(path, options=("--force-cache-dir",))
-    assert {p["cache_dir"] for p in document["processes"]} == {str(cache)}
-    assert list(cache.glob("jit_step-*"))
+    assert document["summary"]["compile_requests"] >= 150
+    assert_counts_are_jax_own(document)
 
 
-def test_an_unwritable_cache_is_an_error_with_jax_words(
-    warm: Warm, step_runs: StepRuns, step_cache: Path, script: Any
-) -> None:
-    # A directory where the entry would go fails for root too.
-    for path in step_cache.glob(f"{only(step_runs.cold, 'jit_step')['key']}*"):
-        path.unlink()
-        path.mkdir()
-    # JAX warns, and goes on; what was to fill the cache has failed
-    lenient = {"PYTHONWARNINGS": "default"}
-    document = warm(script(STEP), options=("--portable",), env=lenient, code=1)
-    step = only(document, "jit_step")
-    assert (step["outcome"], step["reason"]) in (("error", "read-error"), ("error", "write-error"))
-    assert "directory" in step["detail"].lower()
+# Programs of several processes.
 
 
-def test_the_example_is_all_hits_the_second_time(
-    run_cli: RunCli, cache: Path, jax_python: str
-) -> None:
-    example = REPOSITORY / "examples" / "train.py"
-    args = ("warm", "-C", cache, "--python", jax_python)
-    small = ("--layers", "1", "--width", "32", "--lengths", "8")
-    first = run_cli(*args, example, *small)
-    assert first.returncode == 0, first.stderr
-    assert "loss" in first.stdout
-    second = run_cli(*args, "--fail-on-miss", "0", example, *small)
-    assert second.returncode == 0, second.stderr
-    hits = re.search(r"^(\d+) of (\d+) hits", second.stderr, re.MULTILINE)
-    assert hits and hits[1] == hits[2], second.stderr
-    shutil.rmtree(cache)
+#: A program that works alone and as one of several processes.
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+jax.distributed.initialize()
+mesh = Mesh(np.array(jax.devices()), ("x",))
+split = NamedSharding(mesh, P("x"))
+x = jax.make_array_from_callback((8,), split, lambda i: np.arange(8, dtype=np.float32)[i])
+def total(x):
+    return jnp.sum(x * 2)
+value = float(jax.jit(total, out_shardings=NamedSharding(mesh, P()))(x))
+print("process", jax.process_index(), "of", jax.process_count(), "says", value)
+assert value == 56
+"""
 
 
-# ``warm`` and ``run`` of a cache in a bucket, held to what JAX counts in a Python of its own.
+#: On CPU the processes' keys differ in ``accelerator_config``; as they do not on other hardware.
+EQUAL_KEYS = "from jax._src import cache_key; cache_key._hash_accelerator_config = lambda *a: None"
+
+
+def by_process_id(document: dict[str, Any]) -> dict[int, tuple[str, str]]:
+    """What became of the sharded sum, by the process's number in the program."""
+    told = {p["process"]: p["process_id"] for p in document["processes"]}
+    assert sorted(told.values()) == [0, 1]
+    rows = [m for m in document["modules"] if m["module"] == "jit_total"]
+    return {told[m["process"]]: (m["outcome"], m["reason"]) for m in rows}
+
+
+TOGETHER = ("--processes", "2", "--timeout", "120s")
+
+
+def test_only_process_0_writes(warm: Warm, script: Any) -> None:
+    path = script(SHARDED)
+    document = warm(path, options=TOGETHER)
+    assert_counts_are_jax_own(document)
+    written, left = ("written", "not-in-cache"), ("skipped", "not-process-0")
+    assert by_process_id(document) == {0: written, 1: left}
+    assert sum("made another key" in note for note in document["notes"]) == 1
+    again = by_process_id(warm(path, options=TOGETHER))
+    assert again == {0: ("hit", "in-cache"), 1: left}
+
+
+def test_processes_with_equal_keys_share(warm: Warm, script: Any) -> None:
+    path = script(EQUAL_KEYS + "\n" + SHARDED)
+    env = {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "true"}
+    document = warm(path, options=TOGETHER, env=env)
+    assert_counts_are_jax_own(document)
+    became = by_process_id(document)
+    assert became[0] == ("written", "not-in-cache")
+    # The slower process may find on disk what the other has just written.
+    assert became[1] in (("skipped", "shared-by-process-0"), ("hit", "in-cache"))
+
+
+def test_one_process_that_fails_ends_all(warm: Warm, script: Any) -> None:
+    path = script(
+        "import jax, time, os\nos._exit(5) if jax.process_index() == 1 else time.sleep(100)"
+    )
+    document = warm(path, options=("--processes", "2", "--timeout", "60s"), code=None)
+    assert document["script_exit_code"] != 0
+    assert not document["timed_out"]
+
+
+# A cache in a bucket, held to what JAX counts in a Python of its own.
 
 
 #: Prints JAX's own counters.
@@ -286,167 +630,3 @@ def test_a_bucket_that_gets_nothing_fails_the_run(
     done = run_cli("warm", "-C", "s3://lost/jax", program, env=home | environment)
     assert done.returncode == 1
     assert said in done.stderr.splitlines()[-1]
-
-
-# Programs that fork, die, shout, wait or are stopped while ``warm`` looks on.
-
-
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_threads_and_processes_are_told_apart(warm: Warm, script: Any, method: str) -> None:
-    path = script(
-        f"""
-        import multiprocessing, os, sys, threading
-
-        def work(n):
-            import jax, jax.numpy as jnp
-            jax.jit(lambda x: jnp.cos(x) * n)(jnp.ones(n)).block_until_ready()
-
-        if __name__ == "__main__":
-            import warnings
-            warnings.simplefilter("ignore")
-            import jax  # imported, but not used before the fork
-            context = multiprocessing.get_context("{method}")
-            children = [context.Process(target=work, args=(n,)) for n in (3, 4)]
-            [c.start() for c in children]
-            [c.join() for c in children]
-            threads = [threading.Thread(target=work, args=(n,)) for n in (5, 6, 7)]
-            [t.start() for t in threads]
-            [t.join() for t in threads]
-            sys.exit(sum(c.exitcode for c in children))
-        """
-    )
-    document = warm(path, env={"PYTHONWARNINGS": "default"})
-    assert_counts_are_jax_own(document)
-    compiled = {m["process"] for m in document["modules"]}
-    assert len(compiled) == 3
-    assert len({p["pid"] for p in document["processes"] if p["process"] in compiled}) == 3
-    assert len(document["processes"]) == 3
-
-
-def test_threads_that_compile_one_function_at_once(warm: Warm, script: Any) -> None:
-    path = script(
-        """
-        import threading, jax, jax.numpy as jnp, numpy as np
-        def work(n):
-            jax.jit(lambda x: jnp.tanh(x) @ x)(np.ones((32, 32), np.float32)).block_until_ready()
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-        [t.start() for t in threads]
-        [t.join() for t in threads]
-        """
-    )
-    document = warm(path)
-    assert_counts_are_jax_own(document)
-    assert outcomes(document) <= {
-        ("written", "not-in-cache"),
-        ("skipped", "written-meanwhile"),
-        ("hit", "in-cache"),
-    }
-
-
-def test_megabytes_of_output_and_a_setting_that_comes_before_jax(warm: Warm, script: Any) -> None:
-    three = "import os, sys\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'\n"
-    noise = "for _ in range(4000): print('x' * 1000); print('y' * 1000, file=sys.stderr)\n"
-    text = f"{three}{noise}{STEP}{noise}assert jax.device_count() == 3"
-    document = warm(script(text))  # which is alone on standard output
-    assert document["summary"]["written"] > 0
-    assert (document["schema_version"], document["script_exit_code"]) == (1, 0)
-
-
-def test_a_program_that_talks_with_its_user(
-    cache: Path, script: Any, each_jax_python: str, tmp_path: Path
-) -> None:
-    path = script("import jax\nname = input('name? ')\nprint('hello', name, flush=True)\ninput()")
-    child = start_warm(cache, each_jax_python, path, tmp_path, stdin=subprocess.PIPE)
-    assert child.stdin
-    assert child.stdout
-    child.stdin.write("ada\n")
-    child.stdin.flush()
-    assert child.stdout.readline() == "name? hello ada\n"  # before the program has ended
-    out, errors = child.communicate("\n", timeout=300)
-    assert (child.returncode, out) == (0, ""), errors
-
-
-def test_it_can_be_ended_by_a_signal_to_us(
-    cache: Path, script: Any, each_jax_python: str, tmp_path: Path
-) -> None:
-    path = script(STEP + "print('ready', flush=True)\nimport time\ntime.sleep(60)")
-    child = start_warm(cache, each_jax_python, path, tmp_path)
-    assert child.stdout
-    assert child.stdout.readline() == "ready\n"
-    child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=300)
-    assert child.returncode == 128 + signal.SIGTERM
-    assert "jit_step" in errors
-
-
-def test_a_grandchild_that_outlives_the_program(warm: Warm, script: Any, tmp_path: Path) -> None:
-    path = script(
-        STEP
-        + """
-import subprocess, sys
-code = "import jax, time; jax.jit(lambda x: x)(1.0); time.sleep(3600)"
-child = subprocess.Popen([sys.executable, "-c", code],
-                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-open(sys.argv[1], "w").write(str(child.pid))
-"""
-    )
-    pid_file = tmp_path / "pid"
-    try:
-        document = warm(path, str(pid_file))
-    finally:
-        os.kill(int(pid_file.read_text()), signal.SIGKILL)
-    assert ("written", "not-in-cache") in outcomes(document, "jit_step")
-
-
-def test_a_cache_that_cannot_be_made(warm: Warm, script: Any, cache: Path) -> None:
-    cache.parent.joinpath("file").write_text("")
-    inside = str(cache.parent / "file" / "x")
-    before = f"import jax\njax.config.update('jax_compilation_cache_dir', {inside!r})\n"
-    document = warm(script(before + STEP), code=1, env={"PYTHONWARNINGS": "default"})
-    assert {o for o, _ in outcomes(document)} <= {"error", "uncacheable"}
-    assert only(document, "jit_step")["detail"]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_cache(warm: Warm, script: Any, cache: Path) -> None:
-    cache.mkdir()
-    (cache / "jit_other-cache").write_bytes(b"")  # an empty one is refused
-    cache.chmod(0o555)
-    document = warm(script(STEP), code=1, env={"PYTHONWARNINGS": "default"})
-    assert outcomes(document) == {("error", "write-error")}
-    assert "Permission denied" in only(document, "jit_step")["detail"]
-
-
-def test_a_script_that_silences_everything_and_leaves_without_a_goodbye(
-    warm: Warm, script: Any
-) -> None:
-    text = """
-import logging, warnings, sys, os
-logging.disable(logging.CRITICAL)
-warnings.simplefilter("ignore")
-sys.stderr = sys.stdout = open(os.devnull, "w")
-"""
-    document = warm(script(f"{text}{STEP}os._exit(3)"), code=3)
-    assert outcomes(document) == {("written", "not-in-cache")}
-    assert_counts_are_jax_own(document)
-
-
-def test_a_deleted_directory(warm: Warm, script: Any, cache: Path) -> None:
-    text = STEP + f"import shutil; shutil.rmtree({str(cache)!r})\njax.jit(lambda x: x - 1)(1.0)"
-    document = warm(script(text), code=1, env={"PYTHONWARNINGS": "default"})  # not all is cached
-    assert "error" in {o for o, _ in outcomes(document)}
-    assert_counts_are_jax_own(document)
-
-
-def test_many_events_while_nobody_reads_them_quickly(warm: Warm, script: Any) -> None:
-    path = script(
-        """
-        import jax, numpy as np
-        f = jax.jit(lambda x: x)
-        for n in range(150):
-            f(np.ones(n))
-        """
-    )
-    document = warm(path)
-    assert document["summary"]["compile_requests"] >= 150
-    assert_counts_are_jax_own(document)

@@ -1,12 +1,10 @@
 """Every outcome and every reason that ``warm`` knows, brought about in real JAX."""
 
 import json
-import os
 import re
-import shlex
-import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,12 @@ from conftest import RunCli, StepRuns, clean_environment, jax_version
 from processes import sh
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
-import jaxcache
-from jaxcache.warm.report.builder import saved_in_series
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.store import open_store
 
 pytestmark = pytest.mark.jax
+
+
 #: JAX warns of errors of the cache, and goes on.
 LENIENT = {"PYTHONWARNINGS": "default"}
 
@@ -49,19 +49,12 @@ def test_a_damaged_entry_that_was_replaced_is_written(
     assert document["summary"]["written"] == 1
 
 
-def test_a_miss_of_jax_own_operation_has_a_row_beside_hits(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
-) -> None:
-    text = "import sys, jax.numpy as jnp\nx = jnp.ones((3, 3))\n"
-    path = script(text + "if len(sys.argv) > 1: jnp.kron(x, x)")
-    command = ("warm", "-C", cache, "--python", each_jax_python, path)
-    run_cli(*command)
-    (row,) = (x for x in run_cli(*command, "1").stderr.splitlines() if x.startswith("jit_"))
-    assert row.split()[:2] == ["jit_kron", "written"]
-
-
 CACHE = "jax_compilation_cache"
+
+
 LEAST = "jax_persistent_cache_min"
+
+
 #: A function by its name: what makes it fare otherwise, and what becomes of it.
 REASONS = {
     "second": ("distributed.global_state.process_id = 1", ("skipped", "not-process-0", "")),
@@ -80,6 +73,8 @@ REASONS = {
         ("skipped", "compile-time", "under 100.0 s"),
     ),
 }
+
+
 REASONING = """
 import contextlib, errno, pathlib
 import jax, numpy as np
@@ -173,30 +168,6 @@ def test_uncacheable_host_callbacks(warm: Warm, script: Any, each_jax_python: st
     }
 
 
-def test_the_exit_code_survives_a_reader_that_has_gone(
-    cache: Path, tmp_path: Path, jax_python: str
-) -> None:
-    (tmp_path / "run.py").write_text("import jax; jax.jit(lambda x: x + 1)(1)\n")
-    command = [sys.executable, "-m", "jaxcache", "warm", "--no-write", "--fail-on-miss"]
-    command += ["-C", str(cache), "--python", jax_python, "run.py"]
-    line = f"{shlex.join(command)} 2>&1 | head -c 0; exit ${{PIPESTATUS[0]}}"
-    done = sh(["bash", "-c", line], env=clean_environment(tmp_path), cwd=tmp_path)
-    assert done.returncode == 1
-
-
-def test_operations_of_jax_are_one_line_where_there_is_no_directory(
-    run_cli: RunCli, tmp_path: Path, each_jax_python: str
-) -> None:
-    (tmp_path / "run.py").write_text(
-        "import jax, jax.numpy as jnp\njax.jit(lambda x: x @ x)(jnp.ones((4, 4)))\n"
-    )
-    env = {"JAX_COMPILATION_CACHE_DIR": "", "COLUMNS": "160"}
-    done = run_cli("run", "--", each_jax_python, tmp_path / "run.py", env=env)
-    rows = [line for line in done.stderr.splitlines() if "no-directory" in line]
-    assert [row.split()[0] for row in rows] == ["jit__lambda", "and"], done.stderr
-    assert rows[0].endswith("no cache directory")
-
-
 @pytest.mark.parametrize("raises", [False, True])
 def test_error_of_a_rotten_entry_that_jax_leaves_in_place(
     warm: Warm, script: Any, step_runs: StepRuns, step_cache: Path, raises: bool
@@ -213,19 +184,58 @@ def test_error_of_a_rotten_entry_that_jax_leaves_in_place(
         assert path.read_bytes() == b"rotten"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount")
-def test_error_of_a_full_disk(warm: Warm, script: Any, cache: Path) -> None:
-    cache.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(cache)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("cannot mount a file system here")
-    try:
-        (cache / "ballast").write_bytes(bytes(60 << 10))
-        document = run_changed(warm, script, "", code=1)  # not everything was cached
-        assert ("error", "write-error") in outcomes(document)
-        assert "No space left" in only(document, "jit_step")["detail"]
-    finally:
-        subprocess.run(["umount", str(cache)], check=True)
+# Directories that cannot be written, and that the program changes.
+
+
+def test_an_unwritable_cache_is_an_error_with_jax_words(
+    warm: Warm, step_runs: StepRuns, step_cache: Path, script: Any
+) -> None:
+    # A directory where the entry would go fails for root too.
+    for path in step_cache.glob(f"{only(step_runs.cold, 'jit_step')['key']}*"):
+        path.unlink()
+        path.mkdir()
+    # JAX warns, and goes on; what was to fill the cache has failed
+    lenient = {"PYTHONWARNINGS": "default"}
+    document = warm(script(STEP), options=("--portable",), env=lenient, code=1)
+    step = only(document, "jit_step")
+    assert (step["outcome"], step["reason"]) in (("error", "read-error"), ("error", "write-error"))
+    assert "directory" in step["detail"].lower()
+
+
+def test_a_refused_permission_is_recognized_by_its_number(
+    run_cli: RunCli, jax_python: str, cache: Path, script: Any
+) -> None:
+    path = script(
+        """
+        import jax
+        from jax._src import lru_cache
+
+        def put(*_):
+            raise PermissionError(13, "in another language")
+
+        lru_cache.LRUCache.put = put
+        jax.jit(lambda x: x)(1.0)
+        """
+    )
+    done = run_cli("warm", "-C", cache, "--python", jax_python, path, env=LENIENT)
+    assert done.returncode == 1
+    assert f"not cached, because this user may not write to {cache}\n" in done.stderr
+
+
+def test_a_cache_that_cannot_be_made(warm: Warm, script: Any, cache: Path) -> None:
+    cache.parent.joinpath("file").write_text("")
+    inside = str(cache.parent / "file" / "x")
+    before = f"import jax\njax.config.update('jax_compilation_cache_dir', {inside!r})\n"
+    document = warm(script(before + STEP), code=1, env={"PYTHONWARNINGS": "default"})
+    assert {o for o, _ in outcomes(document)} <= {"error", "uncacheable"}
+    assert only(document, "jit_step")["detail"]
+
+
+def test_a_deleted_directory(warm: Warm, script: Any, cache: Path) -> None:
+    text = STEP + f"import shutil; shutil.rmtree({str(cache)!r})\njax.jit(lambda x: x - 1)(1.0)"
+    document = warm(script(text), code=1, env={"PYTHONWARNINGS": "default"})  # not all is cached
+    assert "error" in {o for o, _ in outcomes(document)}
+    assert_counts_are_jax_own(document)
 
 
 #: A file system without room that holds the cache and everything for temporary files.
@@ -261,124 +271,19 @@ def test_a_disk_without_room_keeps_no_program_from_running(
     assert "p.recipe was not written" in done.stderr
 
 
-# What a report says of savings, writers, directories and settings is so.
-
-
-def test_hits_at_the_same_time_save_once() -> None:
-    together = [(n / 100, 1.0, 3.5) for n in range(8)]
-    assert saved_in_series(together) == 3.5
-    assert saved_in_series([(0, 1, 3.0), (1, 2, 4.0)]) == 7
-    assert saved_in_series([(0, 1, 3.0), (0.5, 2, 4.0), (2, 3, 1.0)]) == 5
-    assert saved_in_series([(0, 1, -1.0)]) == saved_in_series([]) == 0
-
-
-def test_threads_save_no_more_than_one_after_another(warm: Warm, script: Any) -> None:
-    path = script(
-        """
-        import sys, threading, jax, numpy as np
-        count = int(sys.argv[1])
-        def deep(x):
-            for n in range(40):
-                x = np.float32(n) + x @ jax.numpy.sin(x)
-            return x
-        start = threading.Barrier(count)
-        def work():
-            function = jax.jit(lambda x: deep(x))
-            start.wait()
-            function(np.ones((8, 8), np.float32)).block_until_ready()
-        threads = [threading.Thread(target=work) for _ in range(count)]
-        [t.start() for t in threads]
-        [t.join() for t in threads]
-        """
-    )
-    warm(path, "1")
-    document = warm(path, "8")
-    rows = sum(m["saved_seconds"] for m in document["modules"] if m["outcome"] == "hit")
-    assert 0 < document["summary"]["saved_seconds"] < rows / 2
-
-
-def test_every_place_tells_the_same_hits_misses_and_savings(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+def test_a_directory_that_the_program_sets_is_reported_or_overruled(
+    warm: Warm, cache: Path, script: Any, tmp_path: Path
 ) -> None:
-    """A program with hits, a new entry in each run, and compiles that are never written."""
+    own = tmp_path / "own"
     path = script(
-        """
-        import sys, jax
-        for n in range(3 + int(sys.argv[1])):
-            low = 1e9 if n == 2 else 0
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", low)
-            jax.jit(lambda x: x * n + n)(1.0)
-        jax.clear_caches()
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-        jax.jit(lambda x: x * n + n)(1.0)  # the first run hits what it has written
-        """
+        f"import jax\njax.config.update('jax_compilation_cache_dir', {str(own)!r})\n{STEP}"
     )
-    restored = ("ci", "restore", cache.parent / "none.jxb", "-C", cache, "--python")
-    assert run_cli(*restored, each_jax_python).returncode == 0
-    runs = []
-    for number in "123":
-        done = run_cli("run", "--json", "-C", cache, "--", each_jax_python, path, number)
-        document = json.loads(done.stdout)
-        assert_counts_are_jax_own(document)
-        runs.append(document["summary"])
-    names = ("hits", "misses", "saved_seconds")
-    expected = {name: pytest.approx(sum(r[name] for r in runs)) for name in names}
-    assert runs[2]["hits"] and runs[2]["misses"] == 2
-
-    stats = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
-    assert {name: stats[name] for name in names} == expected
-    assert stats["hit_rate"] == stats["hits"] / (stats["hits"] + stats["misses"])
-    uses = jaxcache.open(cache).stats().uses
-    assert uses and {name: getattr(uses, name) for name in names} == expected
-    text = run_cli("stats", "-C", cache, "--prometheus").stdout
-    found = dict(re.findall(r'jaxcache_uses\{.*counter="(\w+)"\} (.*)', text))
-    assert {name: float(value) for name, value in found.items()} == expected
-    job = run_cli("ci", "save", cache.parent / "job.jxb", "-C", cache, "--json")
-    assert json.loads(job.stdout)["saved_seconds"] == expected["saved_seconds"]
-    assert run_cli("report", cache.parent / "report.html", "-C", cache).returncode == 0
-    page = (cache.parent / "report.html").read_text()
-    totals = json.loads(re.search(r'"totals": ?(\{.*?\})', page)[1])  # type: ignore[index]
-    assert {name.removesuffix("_seconds"): expected[name] for name in names} == {
-        name: totals[name] for name in ("hits", "misses", "saved")
-    }
-
-
-def test_the_totals_of_the_live_layer_are_those_of_the_ledger(
-    run_cli: RunCli, cache: Path, script: Any, jax_python: str
-) -> None:
-    path = script(
-        """
-        import jax
-        for n in range(3):
-            low = 1e9 if n == 2 else 0
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", low)
-            jax.jit(lambda x: x * n + n)(1.0)
-        """
-    )
-    for _ in range(2):
-        done = run_cli("run", "--live", "--json", "-C", cache, "--", jax_python, path)
-        assert_counts_are_jax_own(json.loads(done.stdout))
-    stats = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
-    live = stats["live"]
-    counts = (live["hits_local"] + live.get("hits_tier", 0), live["misses"])
-    assert counts == (stats["hits"], stats["misses"])
-    assert all(counts)
-
-
-def test_each_file_has_a_writer(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
-) -> None:
-    path = script(STEP)
-    one = f"{each_jax_python} {path}"
-    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    line = f"{one} & {one} & wait"
-    done = run_cli("run", "--json", "-C", cache, "--", "sh", "-c", line, env=env)
-    document = json.loads(done.stdout)
-    assert_counts_are_jax_own(document)
-    # JAX looks and then writes, without a lock: two processes may both write one file.
-    writers = {m["key"] for m in document["modules"] if m["outcome"] == "written"}
-    listed = json.loads(run_cli("ls", "--json", "-C", cache).stdout)["entries"]
-    assert {(entry["key"], entry["sealed"]) for entry in listed} == {(key, True) for key in writers}
+    document = warm(path)
+    assert any(str(own) in note for note in document["notes"])
+    assert {p["cache_dir"] for p in document["processes"]} == {str(own)}
+    document = warm(path, options=("--force-cache-dir",))
+    assert {p["cache_dir"] for p in document["processes"]} == {str(cache)}
+    assert list(cache.glob("jit_step-*"))
 
 
 def test_a_second_directory_and_a_reset(warm: Warm, script: Any, cache: Path) -> None:
@@ -406,6 +311,22 @@ def test_a_second_directory_and_a_reset(warm: Warm, script: Any, cache: Path) ->
     assert f"{cache} (2 compiles), {second} (1 compile)" in told
 
 
+def test_each_file_has_a_writer(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    path = script(STEP)
+    one = f"{each_jax_python} {path}"
+    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    line = f"{one} & {one} & wait"
+    done = run_cli("run", "--json", "-C", cache, "--", "sh", "-c", line, env=env)
+    document = json.loads(done.stdout)
+    assert_counts_are_jax_own(document)
+    # JAX looks and then writes, without a lock: two processes may both write one file.
+    writers = {m["key"] for m in document["modules"] if m["outcome"] == "written"}
+    listed = json.loads(run_cli("ls", "--json", "-C", cache).stdout)["entries"]
+    assert {(entry["key"], entry["sealed"]) for entry in listed} == {(key, True) for key in writers}
+
+
 def test_a_cache_that_is_turned_off_outside(
     run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
 ) -> None:
@@ -431,21 +352,6 @@ def test_doctor_links_nothing_onto_itself(
     assert "ln -s" not in said
 
 
-def test_secrets_in_arguments_are_not_kept(warm: Warm, script: Any, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.json"
-    arguments = (
-        *("--token=hush1", "--api-key", "hush2", "WANDB_API_KEY=hush3", "s3://me:hush4@host/x"),
-        "https://host/x?part=1&X-Amz-Signature=hush5",
-        *("--max_tokens=5", "--tokenizer", "shown", "--steps", "7"),
-    )
-    warm(script(STEP), *arguments, options=("--trace", str(trace)))
-    text = trace.read_text()
-    assert "hush" not in text
-    assert "--token=*** --api-key *** WANDB_API_KEY=*** s3://***@host/x" in text
-    assert "https://host/x?part=1&X-Amz-Signature=***" in text
-    assert "--max_tokens=5 --tokenizer shown --steps 7" in text
-
-
 def test_a_directory_of_the_program_is_in_no_command_of_ours(
     warm: Warm, run_cli: RunCli, cache: Path, script: Any, jax_python: str
 ) -> None:
@@ -456,15 +362,107 @@ def test_a_directory_of_the_program_is_in_no_command_of_ours(
     assert done.stderr.rstrip().endswith("remove those of its modules with jaxcache rm")
 
 
-def test_options_behind_the_script_get_a_note(run_cli: RunCli, cache: Path, script: Any) -> None:
-    path = script("print('ran')", "train.py")
-    bare = ("--python", sys.executable)
-    done = run_cli("warm", *bare, "-C", cache, path, "--fail-on-miss", "-C", "x", "--steps", "1")
-    note = f"note: --fail-on-miss, -C were passed to {path}; options for jaxcache go before it"
-    assert done.stderr.splitlines().count(note) == 1
-    done = run_cli("warm", *bare, "-C", cache, path, "--fail-on-mis", "--shape", "1")
-    assert f"note: --fail-on-mis was passed to {path}; options for jaxcache" in done.stderr
-    done = run_cli("warm", *bare, "-C", cache, path, "--steps", "1")
-    assert "go before it" not in done.stderr
-    done = run_cli("run", "-C", cache, "--", "echo", "--fail-on-miss")
-    assert "go before it" not in done.stderr
+# What the ledger learns, and what JAX compares with its entries.
+
+
+def test_the_ledger_learns(step_runs: StepRuns) -> None:
+    first, second = step_runs.cold, step_runs.hot
+    ledger = Ledger.load(open_store(str(step_runs.directory / "cache")))
+    row = only(first, "jit_step")
+    record = ledger.record(row["key"])
+    assert record is not None
+    assert record.compile_seconds == pytest.approx(row["compile_seconds"], abs=1e-5)
+    path = str(step_runs.directory / "script.py")
+    assert (record.script, record.function, record.hits) == (path, "step", 1)
+    (process,) = first["processes"]
+    assert (record.jax_version, record.jaxlib_version) == (process["jax"], process["jaxlib"])
+    assert record.platform_version
+    assert record.device_kind == "cpu"
+    assert record.xla_flags == ""
+    assert {"computation", "compile_options", "XLA flags"} <= set(record.components or {})
+    assert len(record.extra["jaxlib_digest"]) == 64
+    # JAX keeps whole seconds; the ledger knows better.
+    assert only(second, "jit_step")["compile_seconds"] == record.compile_seconds
+
+
+def test_components_are_those_that_jax_logs(warm: Warm, script: Any, cache: Path) -> None:
+    path = script(
+        """
+        import logging, json, jax
+        said = {}
+        class Keep(logging.Handler):
+            def emit(self, record):
+                if record.msg.startswith("get_cache_key hash of serialized"):
+                    said[record.args[0]] = record.args[1]
+        log = logging.getLogger("jax._src.cache_key")
+        log.setLevel(logging.DEBUG), log.addHandler(Keep())
+        """
+        + textwrap.indent(STEP, " " * 8)
+        + '        import sys; open(sys.argv[1], "w").write(json.dumps(said))'
+    )
+    out = path.with_suffix(".json")
+    for options in ((), ("--components",)):
+        document = warm(path, str(out), options=options)
+        record = Ledger.load(open_store(str(cache))).record(only(document, "jit_step")["key"])
+        assert record is not None
+        assert dict(record.components or {}) == json.loads(out.read_text())
+
+
+def test_a_cache_that_learns_nothing_still_warms(warm: Warm, script: Any, cache: Path) -> None:
+    cache.mkdir()
+    (cache / ".jaxcache").write_text("not a directory")
+    assert outcomes(warm(script(STEP))) == {("written", "not-in-cache")}
+
+
+def test_check_compares_with_the_entries(
+    warm: Warm, script: Any, run_cli: RunCli, cache: Path, each_jax_python: str
+) -> None:
+    scan = "jax.jit(lambda x: jax.lax.scan(lambda c, row: (c + row, c), x[0], x))(jnp.ones((8, 8)))"
+    path = script(f"{STEP}{scan}\nprint('ran')")
+    document = warm(path, options=("--check", "--fail-on-miss"), code=None)
+    version = jax_version(each_jax_python)
+    if version < (0, 9, 1):
+        assert outcomes(document) == {("hit", "in-cache")}
+        pytest.skip("JAX before 0.9.1 compares nothing")
+    same = {("skipped", "verified"), ("skipped", "same-hlo")}
+    assert outcomes(document) <= {*same, ("error", "not-deterministic")}
+    assert document["script_exit_code"] == 0
+    check = ("run", "--check", "--fail-on-miss", "-C", cache, "--", each_jax_python, path)
+    page = run_cli(*check, env={"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"})
+    counted = r"^\d+ (verified|same-hlo|not-deterministic)\b.* of \d+ compiles"
+    assert re.search(counted, page.stderr, re.M)
+    if version >= (0, 10):  # on CPU it compares programs
+        assert outcomes(document) <= same
+        assert any("the same optimized HLO" in m["detail"] for m in document["modules"])
+        assert page.returncode == 0
+
+
+def test_an_executable_that_differs_is_named(warm: Warm, script: Any) -> None:
+    change = """
+import os
+from jax._src import compilation_cache as c
+combine = c.combine_executable_and_time
+c.combine_executable_and_time = lambda e, t: combine(e + os.urandom(4), t)
+"""
+    text = "import jax\n" + change + STEP
+    document = warm(script(text), options=("--check",), code=1)
+    if not any("check_contents" in s for s in document["processes"][0]["settings"]):
+        pytest.skip("this JAX has no jax_compilation_cache_check_contents")
+    version = tuple(map(int, document["processes"][0]["jax"].split(".")[:3]))
+    if version >= (0, 9, 1):
+        assert outcomes(document) == {("error", "not-deterministic")}
+        assert "does not match" in only(document, "jit_step")["detail"]
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.usefixtures("step_cache")
+def test_contents_that_the_environment_lets_jax_check(
+    warm: Warm, step_runs: StepRuns, each_jax_python: str, live: bool
+) -> None:
+    if jax_version(each_jax_python) < (0, 10):
+        pytest.skip("this JAX does not compare executables")
+    options = ("--portable", "--live") if live else ("--portable",)
+    env = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "1"}
+    # The executable has the path of its source.
+    document = warm(step_runs.directory / "script.py", options=options, env=env)
+    assert only(document, "jit_step")["reason"] in ("verified", "same-hlo")

@@ -2,11 +2,11 @@
 
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -303,17 +303,6 @@ def test_a_device_that_the_target_lacks(warm: Target, profile: Path, script: Any
     assert outcomes(made) == {("skipped", "no-such-device")}
 
 
-def test_what_does_not_go_with_a_target(run_cli: RunCli, tmp_path: Path) -> None:
-    for args in (
-        ("--target", "missing.json"),
-        ("--target", "x", "--processes", "2"),
-        ("--target", "x", "--record", "x.recipe"),
-        ("--target", "x", "--autotune-from", "nowhere"),
-        ("--require-tuned",),
-    ):
-        assert run_cli("warm", *args, "script.py").returncode == 2, args
-
-
 LINALG = """
 import jax, jax.numpy as jnp, numpy as np
 print(float(jax.jit(jnp.linalg.cholesky)(np.eye(3, dtype=np.float32) * 4).sum()))
@@ -375,28 +364,20 @@ assert np.asarray(jax.jit(single)(np.ones(3, np.float32)))[0] == 3
 
 def together(directory: Path, *words: object) -> list[tuple[int, str, str]]:
     """Run a command as both processes of a pod, as on two hosts; exit code, output and errors."""
-    port, running = free_port(), []
-    for number in "01":
-        env = clean_environment(directory) | {
-            "XLA_FLAGS": TWO_DEVICES,
-            "JAX_PLATFORMS": "cpu",
-            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-            "JAX_NUM_PROCESSES": "2",
-            "JAX_PROCESS_ID": number,
-        }
+    env = clean_environment(directory) | {
+        "XLA_FLAGS": TWO_DEVICES,
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+        "JAX_NUM_PROCESSES": "2",
+    }
+
+    def run(number: int) -> tuple[int, str, str]:
         command = [sys.executable, "-m", "jaxcache", *map(str, words)]
-        running.append(
-            subprocess.Popen(
-                command,
-                cwd=directory,
-                env=env,
-                text=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-        )
-    said = [child.communicate(timeout=300) for child in running]
-    return [(child.returncode, *s) for child, s in zip(running, said, strict=True)]
+        done = sh(command, cwd=directory, env=env | {"JAX_PROCESS_ID": str(number)})
+        return done.returncode, done.stdout, done.stderr
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(run, range(2)))
 
 
 def counts(document: Any) -> Counter[tuple[str, str, str]]:
@@ -481,7 +462,6 @@ def test_an_entry_with_a_profile_is_labelled_and_no_recipe_makes_it(
 ) -> None:
     python = ("-C", "cache", "--python", each_jax_python)
     done = run_cli("warm", "--json", *python, "--record", "x.recipe", script(GUIDED))
-    assert done.returncode == 0, done.stderr
     first, second = (m["key"] for m in json.loads(done.stdout)["modules"])
     for key, guided in ((first, False), (second, True)):
         shown = json.loads(run_cli("show", "-C", "cache", "--json", key).stdout)

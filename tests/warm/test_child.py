@@ -45,10 +45,8 @@ def test_the_first_that_has_the_package_is_chosen(
 ) -> None:
     assert choose_python(package=PACKAGE) is None
     assert find_python(None, package=PACKAGE) == sys.executable
-    expected = []
 
     def add(python: str, origin: str) -> None:
-        expected.append((python, origin))
         assert choose_python("sub/x.py", PACKAGE) == (python, origin)
 
     # From the last to the first of the order.
@@ -79,8 +77,13 @@ def test_an_environment_without_the_package_is_passed_over(
 def test_all_that_lack_jax_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     active = make_environment(tmp_path / "active", package=False)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
+    reason = "No module named 'jax'"
+    all_lack = f"none of these has jax: {active}, {sys.executable}"
     assert describe_no_jax(active) == f"{active} has no jax"
-    assert describe_no_jax(sys.executable) == f"none of these has jax: {active}, {sys.executable}"
+    assert describe_no_jax(active, reason) == f"{active} has no usable jax: {reason}"
+    assert describe_no_jax(sys.executable) == all_lack
+    monkeypatch.setattr(child, "has_package", lambda python, package: False)
+    assert describe_no_jax(sys.executable, reason) == all_lack  # the tool itself lacks it, too
 
 
 def test_an_environment_that_others_may_write_is_passed_over(tmp_path: Path) -> None:
@@ -128,44 +131,36 @@ def test_the_active_environment_runs_the_program(
 
 
 @pytest.mark.parametrize(
-    ("mark", "command", "text"),
+    ("mark", "command", "extras"),
     [
-        ("uv-receipt.toml", "uv tool install", '[{ name = "jaxcache", extras = ["gpu"] }]'),
-        ("pipx_metadata.json", "pipx install --force", '{"package_or_url": "jaxcache[gpu]"}'),
+        ("uv-receipt.toml", "uv tool install", '[{ name = "jaxcache", extras = ["EXTRA"] }]'),
+        ("pipx_metadata.json", "pipx install --force", '{"package_or_url": "jaxcache[EXTRA]"}'),
     ],
 )
 def test_a_hint_to_install_reaches_the_environment_of_a_tool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, command: str, text: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, command: str, extras: str
 ) -> None:
     assert format_install("jax") == f"{sys.executable} -m pip install 'jaxcache[jax]'"
-    record = tmp_path / "direct_url.json"
-    record.write_text("")
     # Not of PathDistribution: the backport importlib_metadata puts its own classes in its place.
     own = SimpleNamespace(read_text=lambda name: (tmp_path / name).read_text())
     monkeypatch.setattr("importlib.metadata.distribution", lambda _: own)
-    (tmp_path / mark).touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert format_install("remote") == f"{command} 'jaxcache[remote]'"
-    (tmp_path / mark).write_text(text)
-    assert format_install("remote") == f"{command} 'jaxcache[gpu,remote]'"
-    (tmp_path / mark).write_text(text.replace("gpu", "remote"))
-    assert format_install("remote") == f"{command} 'jaxcache[remote]'"
-    # What was installed from a repository or a file comes from there again.
-    record.write_text('{"url": "https://host/jaxcache", "vcs_info": {"vcs": "git"}}')
-    address = "git+https://host/jaxcache"
-    assert format_install("remote") == f"{command} 'jaxcache[remote] @ {address}'"
-    record.write_text('{"url": "file:///jaxcache.whl", "archive_info": {}}')
-    assert format_install("remote") == f"{command} 'jaxcache[remote] @ file:///jaxcache.whl'"
-
-
-def test_all_that_were_searched_are_named_where_the_tool_itself_lacks_jax(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    active = make_environment(tmp_path / "active", package=False)
-    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
-    reason = "No module named 'jax'"
-    assert describe_no_jax(active, reason) == f"{active} has no usable jax: {reason}"
-    monkeypatch.setattr(child, "has_package", lambda python, package: False)
-    assert describe_no_jax(sys.executable, reason) == (
-        f"none of these has jax: {active}, {sys.executable}"
-    )
+    for receipt, record, package in (
+        ("", "", "jaxcache[remote]"),
+        (extras.replace("EXTRA", "gpu"), "", "jaxcache[gpu,remote]"),
+        (extras.replace("EXTRA", "remote"), "", "jaxcache[remote]"),
+        # What was installed from a repository or a file comes from there again.
+        (
+            extras.replace("EXTRA", "remote"),
+            '{"url": "https://host/jaxcache", "vcs_info": {"vcs": "git"}}',
+            "jaxcache[remote] @ git+https://host/jaxcache",
+        ),
+        (
+            "",
+            '{"url": "file:///jaxcache.whl", "archive_info": {}}',
+            "jaxcache[remote] @ file:///jaxcache.whl",
+        ),
+    ):
+        (tmp_path / mark).write_text(receipt)
+        (tmp_path / "direct_url.json").write_text(record)
+        assert format_install("remote") == f"{command} '{package}'"

@@ -36,9 +36,11 @@ FRAME = {
 
 
 def report_of(*events: dict[str, object], exit_code: int = 0) -> TorchReport:
+    """The report of events; ``process`` of an event is not 1 where it says so."""
     recorder = TorchReportBuilder("/c")
     for event in events:
-        parsed = parse_event(json.dumps({"at": 12.0, **event}).encode(), 1)
+        line = json.dumps({"at": 12.0, **event}).encode()
+        parsed = parse_event(line, int(str(event.get("process", 1))))
         assert parsed is not None
         recorder.add(parsed)
     return recorder.report(RunResult(exit_code, False, False, 6.0))
@@ -103,20 +105,16 @@ def test_graph_breaks_are_counted_as_torch_counts_them() -> None:
 
 
 def test_a_run_of_hits_compiles_nothing() -> None:
-    report = report_of(TORCH, look("aotautograd", "hit", stored_seconds=36.0), FRAME)
-    assert "5.0 s tracing and loading" in page_of(report)
-    report = report_of(TORCH, look("aotautograd", "miss"), FRAME)
-    assert "5.0 s compiling" in page_of(report)
+    for outcome, told in (("hit", "5.0 s tracing and loading"), ("miss", "5.0 s compiling")):
+        assert told in page_of(report_of(TORCH, look("aotautograd", outcome), FRAME))
 
 
 def test_processes_of_a_distributed_program_are_named_by_their_rank() -> None:
-    recorder = TorchReportBuilder("/c")
-    for process, rank in ((1, 1), (2, 0)):
-        for event in ({**TORCH, "rank": rank}, look("aotautograd", "miss"), FRAME):
-            parsed = parse_event(json.dumps({"at": 12.0, **event}).encode(), process)
-            assert parsed is not None
-            recorder.add(parsed)
-    page = page_of(recorder.report(RunResult(0, False, False, 6.0)))
+    def of(process: int, rank: int) -> list[dict[str, object]]:
+        events = ({**TORCH, "rank": rank}, look("aotautograd", "miss"), FRAME)
+        return [{**event, "process": process} for event in events]
+
+    page = page_of(report_of(*of(1, 1), *of(2, 0)))
     assert "RANK" in page and "PROCESS" not in page
 
 
@@ -179,7 +177,7 @@ def test_the_page_says_why() -> None:
         {"event": "torch-recompile", "compile_id": "0/0", "guards": ["tensor 'x' size mismatch"]},
         FRAME,
     )
-    text = "\n".join(str(block) for block in report_view(report).page or ())
+    text = page_of(report)
     assert "AOTAutograd: 0 of 1 hit" in text
     assert "graph break at train.py:3" in text and "print in full" not in text
     assert "recompiled step (train.py:7)" in text

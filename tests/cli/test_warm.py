@@ -1,6 +1,7 @@
-"""``jaxcache warm``: how it reads MODULE:FUNCTION and its arguments; nothing here needs jax."""
+"""``jaxcache warm``: what it reads of a command line and the environment, without jax."""
 
 import json
+import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from jaxcache.entry.contents import ArrayType, parse_short_type, short_type
 from jaxcache.errors import UsageError
-from jaxcache.options.run import CallOptions
-from jaxcache.warm.programs import names_function, read_call, read_table
+from jaxcache.options.run import CallOptions, RunOptions, WarmOptions
+from jaxcache.warm.programs import effective_thresholds, names_function, read_call, read_table
 
 DTYPES = ("bool", "int8", "uint4", "bfloat16", "float32", "float8_e4m3fn", "complex64")
 
@@ -115,3 +116,50 @@ def test_what_does_not_go_together(run_cli: RunCli, tmp_path: Path) -> None:
         assert done.returncode in (1, 2), args
         assert "Traceback" not in done.stderr and "internal-error" not in done.stderr
     assert "no script" in run_cli("warm", "script.py", "--arg", "f32[2]").stderr
+    done = run_cli("warm")
+    assert (done.returncode, "name a script, or a module with -m" in done.stderr) == (2, True)
+
+
+def test_options_behind_the_script_get_a_note(run_cli: RunCli, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('ran')")
+
+    def notes(*words: str, command: tuple[object, ...] = (script,)) -> list[str]:
+        python = ("--python", sys.executable) if command == (script,) else ()
+        name = "warm" if python else "run"
+        lines = run_cli(name, *python, "-C", "cache", *command, *words).stderr.splitlines()
+        return [line for line in lines if "go before it" in line]
+
+    passed = f"passed to {script}; options for jaxcache go before it"
+    told = [f"note: --fail-on-miss, -C were {passed}"]
+    assert notes("--fail-on-miss", "-C", "x", "--steps", "1") == told
+    assert f"note: --fail-on-mis was {passed}" in notes("--fail-on-mis", "--shape", "1")[0]
+    assert notes("--steps", "1") == notes("--fail-on-miss", command=("--", "echo")) == []
+
+
+# JAX's thresholds: who lifts them, and what then holds in the program.
+
+
+SECONDS = "jax_persistent_cache_min_compile_time_secs"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "seconds"),
+    [
+        (WarmOptions(), "5", 0.0),
+        (RunOptions(scratch="/tmp/scratch"), "5", 0.0),  # a run that keeps nothing
+        (RunOptions(), "5", 5.0),
+        (RunOptions(), None, 1.0),  # JAX's own
+        (RunOptions(), "often", 1.0),
+    ],
+)
+def test_warm_lifts_the_threshold_and_run_leaves_it(
+    options: RunOptions,
+    environment: str | None,
+    seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(SECONDS.upper(), raising=False)
+    if environment is not None:
+        monkeypatch.setenv(SECONDS.upper(), environment)
+    assert effective_thresholds(options)[SECONDS] == seconds

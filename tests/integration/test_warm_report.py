@@ -1,0 +1,676 @@
+"""What ``warm`` reports: a headline, functions with reasons, phases, savings, and a trace."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, StepRuns, clean_environment
+from plain_jax import run_plain
+from processes import sh
+from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
+
+import jaxcache
+from jaxcache.cache.explain.say import NOT_KNOWN
+from jaxcache.warm.report.notes import advise
+from jaxcache.warm.where import find_where
+
+pytestmark = pytest.mark.jax
+PROGRAM = """
+import sys
+import jax, jax.numpy as jnp
+size, factor = int(sys.argv[1]), float(sys.argv[2])
+@jax.jit
+def step(x):
+    return jnp.sin(x) * factor @ x
+step(jnp.full((size, size), 0.5)).sum()
+"""
+#: A function of many arrays.
+MANY = """
+import sys
+import jax, jax.numpy as jnp
+width = int(sys.argv[1])
+@jax.jit
+def train(params, x):
+    return [(w * x.sum(), b + 1) for w, b in params]
+train([(jnp.ones((4, width)), jnp.ones(width))] * 2, jnp.ones(3))
+"""
+
+
+def row_of(done: "subprocess.CompletedProcess[str]", module: str = "jit_step") -> str:
+    """The one line of the table about a module, of a command that has ended well."""
+    assert done.returncode == 0, done.stderr
+    (row,) = [line for line in done.stderr.splitlines() if line.startswith(module)]
+    return row
+
+
+def test_a_cache_that_cannot_be_opened_is_told_once_and_in_full(
+    run_cli: RunCli, jax_python: str, script: Any, cache: Path, tmp_path: Path
+) -> None:
+    """JAX needs filelock for a size cap, and does not install it."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "filelock.py").write_text("raise ImportError('hidden for a test')\n")
+    cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000", "PYTHONPATH": str(hidden)}
+    words = ("warm", "-C", cache, "--python", jax_python, str(script(PROGRAM)), "8", "1", "--all")
+    done = run_cli(*words, env=cap | {"COLUMNS": "80", "PYTHONWARNINGS": "ignore"})
+    assert done.returncode == 1, done.stderr
+    told = " ".join(done.stderr.partition(" hits · ")[2].split())
+    assert told.count("JAX could not open the cache") == 1
+    assert told.count("Please install the `filelock` package to set `jax_compilation_") == 1
+    assert told.count(f"to find the cause and the cure: jaxcache doctor -C {cache}") == 1
+
+
+def test_the_screen_says_why_each_function_was_compiled(
+    run_cli: RunCli, each_jax_python: str, script: Any, cache: Path
+) -> None:
+    path = script(PROGRAM, "a_program_of_a_long_name_of_which_no_run_is_recorded.py")
+
+    def warm(*words: str, options: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+        command = ("warm", *options, "-C", cache, "--python", each_jax_python, path)
+        return run_cli(*command, *words, env={"COLUMNS": "160"})
+
+    first = warm("8", "1")
+    row = row_of(first)
+    assert f"{path.name}:5" in row or f"{path.name}:6" in row
+    assert row.endswith(f"first time in {path.name}")
+    lines = first.stderr.partition("0 of ")[2].splitlines()
+    assert lines[1].split() == ["MODULE", "SOURCE", "OUTCOME", "COMPILE", "SIZE", "WHY"]
+    (folded,) = [line for line in lines if line.startswith("and ")]
+    assert "of JAX" in folded and "(--all lists them)" in folded
+    assert "in full: " not in first.stderr  # there is no more to say
+    assert "\njit_broadcast_in_dim" not in first.stderr
+
+    row = row_of(warm("16", "1"))
+    assert row.endswith("x float32[8,8] (weak) → float32[16,16] (weak)"), row
+    assert " 0.0 s" not in row
+    modules = json.loads(warm("16", "3", options=("--json",)).stdout)["modules"]
+    causes = {m["module"]: m["cause"] for m in modules}
+    assert causes["jit_step"].endswith("1 → 3")
+    assert all(m["cause"] is None for m in modules if m["outcome"] == "hit")
+    again = warm("16", "3", options=("--all",)).stderr
+    assert re.search(r"^(\d+) of \1 hits", again, re.M) and "retrieved in" in again
+    assert again.count("\njit_") > 1 and "\nand " not in again
+
+
+def test_trouble_in_finding_causes_ends_no_run(
+    run_cli: RunCli, each_jax_python: str, script: Any, step_cache: Path
+) -> None:
+    path = script(STEP.replace("(8, 8)", "(9, 9)"))
+    for entry in step_cache.glob("jit_step*-cache"):
+        entry.write_bytes(b"\x28\xb5\x2f\xfd rotten")
+    options = ("--portable", "-C", step_cache, "--python", each_jax_python)
+    row = row_of(run_cli("warm", *options, path))
+    assert row.split()[-1] != "kB", row
+
+
+def test_beside_entries_of_jax_alone_the_reason_is_not_known(
+    run_cli: RunCli, jax_python: str, cache: Path, script: Any, tmp_path: Path
+) -> None:
+    path = script(MANY, "train.py")
+    low = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "COLUMNS": "160"}
+    plain = clean_environment(tmp_path) | low | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    run_plain([jax_python, path, "8"], env=plain)
+    program = ("-C", cache, "--python", jax_python, path)
+    assert row_of(run_cli("warm", *program, "12", env=low), "jit_train").endswith(f"  {NOT_KNOWN}")
+    assert run_cli("warm", *program, "16", env=low).returncode == 0
+    told = run_cli("explain", *program, "--", "16", env=low).stderr.splitlines()[-1]
+    hits, _, asked = told.partition(" of ")
+    assert asked == f"{hits} hit now; below is why they were compiled when they were written", told
+
+    def explained(width: str) -> dict[str, Any]:
+        done = run_cli("explain", "--json", *program, "--", width, env=low)
+        (found,) = [c for c in json.loads(done.stdout)["hits"] if c["module"] == "jit_train"]
+        return found
+
+    found = explained("16")
+    assert found["cause"] == "params[0][0] float32[4,12] → float32[4,16], +3 more"
+    assert (found["outcome"], bool(found["differences"])) == ("hit", True)
+    found = explained("12")  # what was written first has nothing before it
+    assert (found["cause"], found["left_key"]) == ("first time", None)
+
+
+def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
+    run_cli: RunCli, jax_python: str, script: Any, tmp_path: Path
+) -> None:
+    """Portable entries beside those whose keys contain the cache's path, moved elsewhere."""
+    path = script(PROGRAM)
+
+    def why(cache: str, *options: str, size: str = "8") -> tuple[str, str]:
+        words = ("-C", tmp_path / cache, "--python", jax_python, *options, path, size, "1")
+        done = run_cli("warm", *words, env={"COLUMNS": "200"})
+        return row_of(done), done.stderr
+
+    assert "  first time in " in why("first")[0]
+    portable, said = why("first", "--portable")
+    if portable.split()[2] == "hit":
+        pytest.skip("keys of this JAX do not contain the path")
+    assert re.search(r"cache path: \S*first → none \(--portable\)$", portable), portable
+    assert "fill it with --portable" not in said
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    moved, said = why("second")
+    assert re.search(r"cache path: \S.* → \S*second$", moved), moved
+    assert "sha256" not in said
+    told = re.search(r"hits only as JAX_COMPILATION_CACHE_DIR=(\S+);", said)
+    assert told and told[1] == str(tmp_path / "second")
+    assert "to move it, fill it with --portable" in said
+    # A program that hits what it has written itself.
+    twice = "import sys, jax, runpy\nrunpy.run_path(sys.argv[3])\njax.clear_caches()\n" * 2
+    line = ("-C", tmp_path / "third", "--python", jax_python, script(twice, "twice.py"), "8", "1")
+    said = run_cli("warm", *line, path).stderr
+    assert re.match(r"[1-9]\d* of \d+ hits", said) and "hits only as" in said, said
+    _, said = why("second", size="9")
+    assert " written: " in said
+    assert "hits only as" not in said
+
+
+def test_the_exit_code_survives_a_reader_that_has_gone(
+    cache: Path, tmp_path: Path, jax_python: str
+) -> None:
+    (tmp_path / "run.py").write_text("import jax; jax.jit(lambda x: x + 1)(1)\n")
+    command = [sys.executable, "-m", "jaxcache", "warm", "--no-write", "--fail-on-miss"]
+    command += ["-C", str(cache), "--python", jax_python, "run.py"]
+    line = f"{shlex.join(command)} 2>&1 | head -c 0; exit ${{PIPESTATUS[0]}}"
+    done = sh(["bash", "-c", line], env=clean_environment(tmp_path), cwd=tmp_path)
+    assert done.returncode == 1
+
+
+def test_secrets_in_arguments_are_not_kept(warm: Warm, script: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    arguments = (
+        *("--token=hush1", "--api-key", "hush2", "WANDB_API_KEY=hush3", "s3://me:hush4@host/x"),
+        "https://host/x?part=1&X-Amz-Signature=hush5",
+        *("--max_tokens=5", "--tokenizer", "shown", "--steps", "7"),
+    )
+    warm(script(STEP), *arguments, options=("--trace", str(trace)))
+    text = trace.read_text()
+    assert "hush" not in text
+    assert "--token=*** --api-key *** WANDB_API_KEY=*** s3://***@host/x" in text
+    assert "https://host/x?part=1&X-Amz-Signature=***" in text
+    assert "--max_tokens=5 --tokenizer shown --steps 7" in text
+
+
+# Every kind of function that compiles, on eight pretended devices.
+
+
+EIGHT = ("--devices", "8", "--platform", "cpu")
+KINDS = """
+import functools
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+try:
+    from jax import shard_map
+except ImportError:
+    from jax.experimental.shard_map import shard_map
+
+assert jax.device_count() == 8
+mesh = Mesh(np.array(jax.devices()), ("x",))
+x = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+def mapped(v):
+    return v * 2
+jax.pmap(mapped)(x).block_until_ready()
+def unchanged(v):
+    return v
+jax.pmap(unchanged)(x).block_until_ready()
+
+def shards(v):
+    return jax.lax.psum(v, "x")
+jax.jit(functools.partial(shard_map, mesh=mesh, in_specs=P("x"), out_specs=P())(shards))(x)
+
+@jax.custom_vjp
+def custom(v):
+    return jnp.sum(v ** 2)
+custom.defvjp(lambda v: (custom(v), v), lambda v, g: (3 * g * v,))
+@jax.jit
+def gradient(v):
+    return jax.grad(custom)(v)
+gradient(x)
+
+@functools.partial(jax.jit, donate_argnums=0)
+def donated(v):
+    return v + 1
+donated(jax.device_put(x))
+
+try:
+    from jax.experimental import pallas as pl
+except ImportError:  # 0.5.3 needs absl for it
+    pl = None
+def add_kernel(a_ref, o_ref):
+    o_ref[...] = a_ref[...] + 1
+@jax.jit
+def tiled(v):
+    if pl is None:
+        return v + 2
+    return pl.pallas_call(
+        add_kernel, out_shape=jax.ShapeDtypeStruct(v.shape, v.dtype), interpret=True)(v)
+tiled(x)
+"""
+
+
+def test_every_kind_is_accounted_for(warm: Warm, script: Any) -> None:
+    path = script(KINDS)
+    cold, hot = warm(path, options=EIGHT), warm(path, options=EIGHT)
+    for document in (cold, hot):
+        assert_counts_are_jax_own(document)
+    assert outcomes(cold) == {("written", "not-in-cache")}
+    version = tuple(map(int, hot["processes"][0]["jax"].split(".")[:2]))
+    unstable = {"jit_call_wrapped", "jit__fun"} if (0, 8) <= version < (0, 10) else set()
+    missed = {m["module"] for m in hot["modules"] if m["outcome"] != "hit"}
+    assert missed <= unstable  # pmap's key changes every run on 0.8.3 and 0.9
+    for function in ("gradient", "donated", "tiled"):
+        row = only(cold, f"jit_{function}")
+        assert row["function"] == function
+        assert row["file"] == str(path)
+        assert [(a["dtype"], a["shape"]) for a in row["arguments"]] == [("float32", [8, 8])]
+        assert row["trace_seconds"] > 0
+        assert row["lower_seconds"] > 0
+    functions = {f["function"]: f for f in cold["functions"]}
+    assert {"mapped", "gradient", "donated", "tiled"} <= set(functions)
+    kinds = {name: f["kind"] for name, f in functions.items()}
+    assert kinds["mapped"] == kinds["unchanged"] == "pmap"  # one has no operation of its own
+    assert kinds["gradient"] == "jit"
+    assert [f for f in functions if "shard" in f]
+
+
+def test_a_storm_is_named(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import functools, jax, numpy as np
+        @jax.jit
+        def step(x, scale):
+            return x.sum() * scale
+        for n in range(1, 13):
+            step(np.ones((4, n), np.float32), np.float32(1))
+        @jax.jit
+        def steady(x):
+            return x
+        for _ in range(20):
+            steady(np.ones(3))
+        @functools.partial(jax.jit, static_argnums=1)
+        def power(x, n):
+            return x ** n
+        for n in range(2, 13):
+            power(np.ones(3), n)
+        """
+    )
+    document = warm(path)
+    functions = {f["function"]: f for f in document["functions"]}
+    assert (functions["step"]["signatures"], functions["step"]["kind"]) == (12, "jit")
+    assert functions["step"]["varies"] == ["axis 1 of x (1, 2, 3, 4, 5, 6, …)"]
+    assert functions["steady"]["signatures"] == 1
+    recompile_notes = [n for n in document["notes"] if "step" in n]
+    assert recompile_notes == ["`step` has 12 programs: axis 1 of x (1, 2, 3, 4, 5, 6, …) varies"]
+    power = functions["power"]
+    assert (power["signatures"], power["compiles"]) == (1, 11)
+    assert any("`power` has 11 programs" in n and "static" in n for n in document["notes"])
+
+
+def test_colocated_python(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import sys
+        import jax, numpy as np
+        try:
+            from jax.experimental import colocated_python
+            devices = colocated_python.colocated_cpu_devices(jax.devices("cpu"))
+        except Exception as error:
+            print("unavailable:", error)
+            sys.exit(77)
+
+        @colocated_python.colocated_python
+        def beside(x):
+            return x + 1
+        beside = beside.specialize(devices=jax.devices("cpu")[:1])
+        try:
+            for n in range(1, 4):
+                beside(jax.device_put(np.ones(n, np.float32), jax.devices("cpu")[0]))
+        except Exception as error:
+            print("unavailable:", error)
+            sys.exit(77)
+        """
+    )
+    document = warm(path, options=EIGHT, code=None)
+    if document["script_exit_code"] == 77:
+        pytest.skip("no colocated_python on this JAX")
+    (beside,) = [f for f in document["functions"] if f["kind"] == "colocated_python"]
+    assert (beside["function"], beside["signatures"]) == ("beside", 3)
+    assert beside["varies"] == ["axis 0 of argument 0 (1, 2, 3)"]
+
+
+# Savings are the same in every place.
+
+
+#: Has hits, a new entry in each run, and compiles that are never written.
+SAVING = """
+import sys, jax
+for n in range(3 + int(sys.argv[1])):
+    low = 1e9 if n == 2 else 0
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", low)
+    jax.jit(lambda x: x * n + n)(1.0)
+jax.clear_caches()
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.jit(lambda x: x * n + n)(1.0)  # the first run hits what it has written
+"""
+
+
+def test_every_place_tells_the_same_hits_misses_and_savings(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    path = script(SAVING)
+    restored = ("ci", "restore", cache.parent / "none.jxb", "-C", cache, "--python")
+    assert run_cli(*restored, each_jax_python).returncode == 0
+    runs = []
+    for number in "123":
+        done = run_cli("run", "--json", "-C", cache, "--", each_jax_python, path, number)
+        document = json.loads(done.stdout)
+        assert_counts_are_jax_own(document)
+        runs.append(document["summary"])
+    names = ("hits", "misses", "saved_seconds")
+    expected = {name: pytest.approx(sum(r[name] for r in runs)) for name in names}
+    assert runs[2]["hits"] and runs[2]["misses"] == 2
+
+    stats = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
+    assert {name: stats[name] for name in names} == expected
+    assert stats["hit_rate"] == stats["hits"] / (stats["hits"] + stats["misses"])
+    uses = jaxcache.open(cache).stats().uses
+    assert uses and {name: getattr(uses, name) for name in names} == expected
+    text = run_cli("stats", "-C", cache, "--prometheus").stdout
+    found = dict(re.findall(r'jaxcache_uses\{.*counter="(\w+)"\} (.*)', text))
+    assert {name: float(value) for name, value in found.items()} == expected
+    job = run_cli("ci", "save", cache.parent / "job.jxb", "-C", cache, "--json")
+    assert json.loads(job.stdout)["saved_seconds"] == expected["saved_seconds"]
+    assert run_cli("report", cache.parent / "report.html", "-C", cache).returncode == 0
+    page = (cache.parent / "report.html").read_text()
+    totals = json.loads(re.search(r'"totals": ?(\{.*?\})', page)[1])  # type: ignore[index]
+    assert {name.removesuffix("_seconds"): expected[name] for name in names} == {
+        name: totals[name] for name in ("hits", "misses", "saved")
+    }
+
+
+def test_the_totals_of_the_live_layer_are_those_of_the_ledger(
+    run_cli: RunCli, cache: Path, script: Any, jax_python: str
+) -> None:
+    for number in "12":
+        words = ("-C", cache, "--", jax_python, script(SAVING), number)
+        done = run_cli("run", "--live", "--json", *words)
+        assert_counts_are_jax_own(json.loads(done.stdout))
+    stats = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
+    live = stats["live"]
+    counts = (live["hits_local"] + live.get("hits_tier", 0), live["misses"])
+    assert counts == (stats["hits"], stats["misses"])
+    assert all(counts)
+
+
+# Where a start goes: phases that add up, agree with JAX, and name what was planted.
+
+
+def test_trace_opens_in_perfetto(step_runs: StepRuns) -> None:
+    for name, expected in (
+        ("cold", ["trace", "lower", "compile", "write"]),
+        ("hot", ["trace", "lower", "retrieve"]),
+    ):
+        events = json.loads((step_runs.directory / name).read_text())["traceEvents"]
+        step = [e for e in events if e["ph"] == "X" and e["name"].endswith(" jit_step")]
+        assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in step)
+        assert [e["cat"] for e in sorted(step, key=lambda e: e["ts"])] == expected
+        assert any(e["ph"] == "M" and "script.py" in e["args"]["name"] for e in events)
+
+
+#: Each phase is slowed down from within, and JAX's own event of retrievals is printed.
+SLOW = """
+import json, os, sys, time
+import jax, jax.numpy as jnp
+import jax.monitoring
+from jax._src import cache_key, compilation_cache, xla_bridge
+
+def slow(owner, name, seconds):
+    original = getattr(owner, name)
+    def later(*args, **kwargs):
+        time.sleep(seconds)
+        return original(*args, **kwargs)
+    setattr(owner, name, later)
+
+slow(cache_key, "get", 0.3)
+slow(compilation_cache, "compress_executable", 0.4)
+slow(compilation_cache, "decompress_executable", 0.5)
+slow(xla_bridge, "_init_backend", 0.2)
+retrieved = []
+def listen(name, seconds, **_):
+    if name == "/jax/compilation_cache/cache_retrieval_time_sec":
+        retrieved.append(seconds)
+jax.monitoring.register_event_duration_secs_listener(listen)
+
+@jax.jit
+def inner(x):
+    time.sleep(0.2)
+    return jnp.sin(x)
+
+@jax.jit
+def middle(x):
+    time.sleep(0.2)
+    return inner(x) + 1
+
+@jax.jit
+def step(x):
+    time.sleep(0.2)
+    return middle(x) * 2
+
+x = jax.device_put(__import__("numpy").ones(8, "float32"))
+started = time.time()
+step.trace(x)
+traced = time.time() - started
+step(x)
+with open(sys.argv[1], "w") as file:
+    json.dump({"traced": traced, "retrieved": sum(retrieved)}, file)
+"""
+
+
+def test_phases_add_up_and_name_what_is_slow(warm: Warm, script: Any, tmp_path: Path) -> None:
+    path = script(SLOW)
+    told = tmp_path / "told.json"
+    trace = tmp_path / "trace.json"
+    cold = warm(path, str(told))["summary"]
+    phases = cold["phases"]
+    assert sum(phases.values()) == pytest.approx(cold["wall_seconds"], rel=1e-6)
+    assert phases["backend_seconds"] >= 0.2
+    assert phases["key_seconds"] >= 0.3
+    assert phases["compile_seconds"] >= 0.4
+    assert (
+        0.6 <= phases["trace_seconds"] <= json.loads(told.read_text())["traced"] + 0.15
+    )  # not counted twice
+    assert phases["import_seconds"] > 0 and phases["lower_seconds"] > 0
+
+    hot = warm(path, str(told), options=("--trace", str(trace)))["summary"]
+    retrieved = json.loads(told.read_text())["retrieved"]
+    assert hot["phases"]["compile_seconds"] == 0
+    assert 0.5 <= hot["phases"]["load_seconds"] <= retrieved + 0.25  # not counted twice
+    lanes = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("tid") == 0]
+    assert {"import", "trace", "load"} <= {e["name"] for e in lanes}
+    ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in lanes)
+    assert all(end <= start + 1 for (_, end), (start, _) in pairwise(ends))
+
+
+#: One part of its start takes two seconds more.
+ONE_SLOW = """
+import os, sys, time
+import jax, numpy as np
+from jax._src import compilation_cache
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "site-packages"))
+from norm import normalize
+
+kind = sys.argv[1]
+jax.config.update("jax_compilation_cache_dir", sys.argv[2])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+NAMES = {"slow-compile": "compress_executable", "slow-load": "decompress_executable"}
+if name := NAMES.get(kind):
+    original = getattr(compilation_cache, name)
+    def later(*args, **kwargs):
+        time.sleep(2)
+        return original(*args, **kwargs)
+    setattr(compilation_cache, name, later)
+
+@jax.jit
+def step(x):
+    if kind == "retraced":
+        time.sleep(0.7)
+    if kind == "unrolled":
+        for _ in range(20):
+            x = layer(x)
+    if kind in ("slow-compile", "slow-load"):  # the second loads what the first has written
+        for _ in range(60):
+            x = jax.numpy.sin(x @ x)
+    return x * 2
+
+def layer(x):
+    time.sleep(0.1)
+    return normalize(x) @ x + 1
+
+if kind == "slow-compile":  # most modules are too quick for JAX to write them
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1000)
+    for n in range(3):
+        jax.jit(lambda x: x + n)(np.ones(1, "float32"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+for size in (3, 4, 5, 6) if kind == "retraced" else (3,):
+    step(np.ones((size, size), "float32"))
+"""
+
+
+def script_with_library(script: Any) -> Path:
+    """Write the script, and the installed library with which each of its layers begins."""
+    path = Path(script(ONE_SLOW))
+    library = path.parent / "site-packages" / "norm.py"
+    library.parent.mkdir()
+    library.write_text("def normalize(x):\n    return x / 2\n")
+    return path
+
+
+def test_the_slow_part_is_named_first(
+    script: Any, cache: Path, each_jax_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    path = script_with_library(script)
+    for kind in ("slow-compile", "slow-load", "unrolled"):
+        _, _, report = find_where([each_jax_python, str(path), kind, str(cache)])
+        first, *_ = advise(report)
+        assert first.trap == kind, report.phases
+        assert first.severity == "note" and "up to" in first.cost
+        # It wrote the entries.
+        assert ("this start alone" in first.cost) == (kind == "slow-compile")
+        assert ("entries ahead" in first.fix) == (kind == "slow-load")
+        if kind != "unrolled":
+            assert f"step ({path}:" in first.seen
+        assert "step" in {f.function for f in report.longest["trace"]}
+    assert f"20 copies of the same lines, such as {path}:" in first.seen
+
+
+def test_a_compile_in_which_the_program_is_killed_counts(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import os, time
+        import jax
+        from jax._src import compilation_cache
+
+        def kill(*args, **kwargs):
+            time.sleep(1)
+            os.kill(os.getpid(), 9)
+
+        compilation_cache.compress_executable = kill
+        jax.jit(lambda x: x + 1)(1.0)
+        """
+    )
+    document = warm(path, code=137)
+    assert document["script_exit_code"] == -9
+    assert document["summary"]["phases"]["compile_seconds"] >= 1
+
+
+def test_doctor_names_what_is_traced_again(
+    run_cli: RunCli, script: Any, cache: Path, each_jax_python: str
+) -> None:
+    path = script_with_library(script)
+    done = run_cli("doctor", "--json", "--", each_jax_python, path, "retraced", cache)
+    findings = json.loads(done.stdout)["findings"]
+    again, *_ = (f for f in findings if f["trap"] in ("retraced", "slow-trace", "slow-compile"))
+    assert again["trap"] == "retraced"
+    assert "traced 4 times, for 4 signatures: axis 0 of x (3, 4, 5, 6)" in again["seen"]
+
+
+#: One function is traced again for each kind of reason that JAX tells apart.
+RETRACED = """
+import sys
+import jax, numpy as np
+
+def make():
+    return jax.jit(lambda x, y: x * 2)
+
+@jax.jit
+def shape(x):
+    return x * 2
+
+@jax.jit
+def structure(x):
+    return jax.tree_util.tree_map(lambda leaf: leaf * 2, x)
+
+@jax.jit
+def setting(x):
+    return x @ x
+
+a = np.ones((3, 3), "float32")
+shape(a), shape(np.ones((4, 3), "float32"))
+structure({"w": a}), structure({"w": a, "v": a})
+setting(a)
+with jax.default_matmul_precision("float32"):
+    setting(a)
+"""
+
+
+NEW_OBJECT = """
+for _ in range(2):
+    make()(a, a)
+"""
+
+
+def test_retraces_have_the_reason_that_jax_logs(
+    warm: Warm, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    path = script(RETRACED)
+    logged = sh(
+        [each_jax_python, str(path)],
+        env={"JAX_EXPLAIN_CACHE_MISSES": "1", "JAX_PLATFORMS": "cpu"},
+        check=True,
+    )
+    log = _words(logged.stderr)
+    trace = tmp_path / "trace.json"
+    document = warm(script(RETRACED + NEW_OBJECT), options=("--trace", str(trace)))
+    reasons = {f["function"]: f["retrace_reasons"] for f in document["functions"]}
+    (version,) = {p["jax"] for p in document["processes"]}
+    if version.startswith(("0.4.", "0.5.", "0.6.", "0.8.")):
+        assert not any(reasons.values())
+        pytest.skip("JAX below 0.9.2 is not asked for its reasons")
+    for function, words in (
+        ("shape", "at x, now f32[4,3] and before f32[3,3]"),
+        ("structure", "now <class 'dict'> with 2 children and before"),
+        ("setting", "now float32 and before None"),
+    ):
+        (reason,) = reasons[function]
+        assert words in reason
+        assert words in log
+        assert all(_words(part) in log for part in reason.split("; "))
+    (reason,) = reasons["<lambda>"]
+    assert "seen another function defined on the same line" in reason
+    events = json.loads(trace.read_text())["traceEvents"]
+    retraced = {e["args"]["retrace"] for e in events if e.get("args", {}).get("retrace")}
+    assert {*reasons["shape"], *reasons["<lambda>"]} <= retraced
+
+
+def _words(text: str) -> str:
+    """The words of a text, without the bullets of its lines."""
+    return " ".join(word for word in text.split() if word != "*")

@@ -1,0 +1,592 @@
+"""The report of a run: events of the listener are read once and never trusted, then folded."""
+
+import json
+import signal
+import socket
+import threading
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference
+from jaxcache.core.compile_event import Argument, CompileFinished, Copies
+from jaxcache.injected.process_observer import CompileRequest
+from jaxcache.options.run import Assertions
+from jaxcache.render.typeset import set_blocks
+from jaxcache.render.warm import failed_assertions, report_view
+from jaxcache.warm.child.launch import EventServer, RunResult, socket_directory
+from jaxcache.warm.report.builder import ReportBuilder, saved_in_series
+from jaxcache.warm.report.causes import describe_comparison
+from jaxcache.warm.report.events import (
+    CompileStarted,
+    Configured,
+    Message,
+    ProcessStarted,
+    parse_event,
+)
+from jaxcache.warm.report.notes import advise, bucket_notes, per_process_key_notes
+from jaxcache.warm.report.report import FunctionSeconds, Report
+
+DONE = {
+    "event": "module",
+    "number": 1,
+    "at": 2.0,
+    "module": "jit_f",
+    "outcome": "written",
+    "reason": "not-in-cache",
+    "key": "jit_f-00",
+    "spans": {"compile": [2.0, 0.5]},
+    "arguments": [{"name": "x", "dtype": "float32", "shape": [8, "b"]}],
+}
+DIGEST = "ab" * 32
+ENVIRONMENT = {
+    "jax_version": "0.12.0.1",
+    "jaxlib_version": "0.12.0.1",
+    "platform": "cpu",
+    "device_count": 1,
+    "process_count": 1,
+    "process_id": 0,
+    "python_version": "3.11",
+}
+RECORDED = {
+    "module": "jit_f",
+    "environment": 0,
+    "bytecode": DIGEST,
+    "options": DIGEST,
+    "device_ids": [0],
+    "device_shape": [1, 1],
+}
+
+
+def parse(value: Any, process: int = 7) -> Any:
+    return parse_event(json.dumps(value).encode(), process)
+
+
+def test_events_become_what_they_are() -> None:
+    done = parse(DONE)
+    assert isinstance(done, CompileFinished)
+    assert (done.process, done.number, done.key) == (7, 1, "jit_f-00")
+    assert done.spans == {"compile": (2.0, 0.5)}
+    assert done.arguments[0].shape == (8, "b")
+    recording = {"recorded": RECORDED, "environment": ENVIRONMENT}
+    begun = parse({"event": "begin", "number": 1, "at": 1, "module": "jit_f", **recording})
+    assert isinstance(begun, CompileStarted)
+    assert begun.recorded and begun.recorded.device_shape == (1, 1)
+    assert begun.environment and begun.environment.platform == "cpu"
+    configured = parse({"event": "settings", "opened_directory": "/c", "jax_x": True, "at": 1})
+    assert isinstance(configured, Configured)
+    assert (configured.opened_directory, configured.settings) == ("/c", {"jax_x": True})
+    assert parse({"event": "of the future"}) is None
+    assert parse(["event"]) is None
+    assert parse_event(b"\xff{", 1) is None
+    assert parse_event(b"[" * 100_000, 1) is None
+    assert len(parse({**DONE, "detail": "x" * 1_000_000}).detail) == 1 << 16
+
+
+def test_the_parent_reads_every_fact_that_the_listener_sends() -> None:
+    request = CompileRequest(number=3, at=2.0, module="jit_f", key="jit_f-00", seconds=1.5)
+    argument = {"name": "x", "dtype": "float32", "shape": [8]}
+    request.add({"function": "f", "arguments": [argument], "spans": {"lower": (1.0, 0.5)}})
+    request.spans["compile"] = (2.0, 0.25)
+    request.jax_counts = {"requests", "misses"}
+    request.components = {"computation": DIGEST}
+    request.compile_seconds = 0.25
+    request.errno = 13
+    request.conclude("memory://c", refuses_callbacks=True)
+    done = parse(request.wire())
+    assert isinstance(done, CompileFinished)
+    assert (done.outcome, done.reason, done.counted) == ("written", "not-in-cache", "miss")
+    assert done.arguments == (Argument("x", "float32", (8,)),)
+    read_otherwise = {"process", "arguments"}
+    for name in {f.name for f in fields(CompileFinished)} - read_otherwise:
+        assert getattr(done, name) == getattr(request, name), name
+    assert done.spans == {"lower": (1.0, 0.5), "compile": (2.0, 0.25)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"outcome": "splendid"},
+        {"number": "1"},
+        {"number": True},
+        {"module": 3},
+        {"spans": {"compile": [1.0]}},
+        {"spans": {"compile": [1.0, "long"]}},
+        {"spans": {"pondering": [1.0, 2.0]}},
+        {"seconds": 1e400},
+        {"components": {"computation": 1}},
+        {"components": [1]},
+        {"arguments": [{"name": "x"}]},
+        {"counted": "often"},
+        {"counted": [""] * 70_000},
+        {"size_bytes": 1 << 70},
+    ],
+)
+def test_an_event_of_the_wrong_shape_is_trouble(change: dict[str, Any]) -> None:
+    said = parse({**DONE, **change})
+    assert isinstance(said, Message)
+    assert (said.event, "cannot be read" in said.detail) == ("trouble", True)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", DIGEST.upper(), DIGEST + "0"])
+def test_a_recorded_module_is_named_by_its_digest_alone(name: str) -> None:
+    recorded = {**RECORDED, "bytecode": name}
+    begun = {"event": "begin", "number": 1, "module": "jit_f", "recorded": recorded}
+    assert parse(begun).event == "trouble"
+
+
+# The socket on which a program sends them.
+
+
+def test_a_hostile_writer_disturbs_no_other() -> None:
+    with socket_directory() as directory, EventServer(directory) as inbox:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
+            bad.connect(inbox.address)
+            bad.sendall(b'{"event": {}}\n\x00\xff\n{"event": "start", "pid": {}}\n')
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as good:
+            good.connect(inbox.address)
+            good.sendall(b'{"event": "start", "pid": 5, "argv": ["a"]}\n')
+        found = list(inbox.drain(5.0))
+    assert [e.event for e in found if isinstance(e, Message)] == ["trouble"]
+    assert [e.argv for e in found if isinstance(e, ProcessStarted)] == [("a",)]
+
+
+def test_a_program_may_remove_the_socket() -> None:
+    with socket_directory() as directory, EventServer(directory) as inbox:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as writer:
+            writer.connect(inbox.address)
+            writer.sendall(b'{"event": "start", "pid": 5}\n')
+            assert inbox.next(5.0)
+        Path(inbox.address).unlink()
+        assert list(inbox.drain(5.0)) == []
+
+
+def test_a_run_leaves_no_thread_behind() -> None:
+    before = set(threading.enumerate())  # of a test that took a socket away, one waits for ever
+    with socket_directory() as directory, EventServer(directory) as inbox:
+        (accepting,) = set(threading.enumerate()) - before
+        assert list(inbox.drain(5.0)) == []
+    accepting.join(5.0)
+    assert not accepting.is_alive()
+
+
+# What the report says of them.
+
+
+USER = {"function": "f", "file": "/u/train.py", "line": 3}
+HELPER = {"function": "_normal", "file": "/v/jax/_src/random.py", "line": 1}
+HIT: dict[str, Any] = {"outcome": "hit", "reason": "hit", "spans": {"retrieve": [1.0, 0.1]}}
+
+
+def event(number: int, place: dict[str, Any], kind: str = "module", **facts: Any) -> dict[str, Any]:
+    module = f"jit_{place['function']}"
+    names = {"number": number, "at": 1.0, "module": module, "key": f"{module}-{number:064x}"}
+    return {"event": kind, **names, **place, **facts}
+
+
+def written(number: int, place: dict[str, Any], seconds: float) -> dict[str, Any]:
+    new = {"outcome": "written", "reason": "not-in-cache"}
+    return event(number, place, **new, spans={"compile": [1.0, seconds]})
+
+
+def made(
+    *events: dict[str, Any],
+    code: int = 0,
+    interrupted: bool = False,
+    asked: dict[str, float] | None = None,
+) -> Report:
+    recorder = ReportBuilder("/cache", asked=asked or {})
+    for sent in events:
+        recorder.add(parse(sent))
+    ended = RunResult(code, timed_out=False, interrupted=interrupted, wall_seconds=9.0)
+    return recorder.report(ended, {})
+
+
+def screen(*events: dict[str, Any], **ended: Any) -> list[str]:
+    return [*set_blocks(report_view(made(*events, **ended)).page or (), width=100, color=False)]
+
+
+def test_what_could_not_be_read_is_unobserved() -> None:
+    first = ({"event": "start", "pid": 5, "at": 1}, {"event": "jax", "jax": "0.10.2"}, DONE)
+    assert made(*first).unobserved == ()
+    (why,) = made(*first, {**DONE, "number": None}).unobserved
+    assert why.startswith("an event 'module' of the listener cannot be read: number")
+
+
+def test_the_line_of_the_helpers_says_what_they_cost() -> None:
+    other = {**HELPER, "function": "iota"}
+    lines = screen(written(1, USER, 2.0), written(2, other, 1.5), written(3, HELPER, 4.0))
+    told = "and 2 helpers of JAX: 2 written in 5.5 s, the longest jit__normal 4.0 s"
+    assert f"{told} (--all lists them)" in lines
+
+
+def test_helpers_share_a_line_where_no_function_of_the_program_missed() -> None:
+    skipped = {"outcome": "skipped", "reason": "compile-time", "spans": {"compile": [1.0, 0.5]}}
+    helpers = [event(n, {**HELPER, "function": f"_h{n}"}, **skipped) for n in (2, 3)]
+    lines = screen(event(1, USER, **HIT, stored_seconds=6.0), *helpers)
+    told = "and 2 helpers of JAX: 2 skipped (compile-time) in 1.0 s, the longest jit__h2 0.5 s"
+    assert f"{told} (--all lists them)" in " ".join(lines)
+    assert sum("jit__h" in line for line in lines) == 1, lines
+    alone = screen(*helpers)  # nothing else would be in the table
+    assert sum(line.startswith("jit__h") for line in alone) == 2, alone
+    hits = screen(event(1, HELPER, **HIT), written(2, {**HELPER, "function": "kron"}, 1.5))
+    assert [line.split()[:2] for line in hits if line[:4] == "jit_"] == [["jit_kron", "written"]]
+
+
+def test_a_run_that_has_saved_time_saves_more_the_next_time() -> None:
+    new = written(1, USER, 2.0)
+    assert "1 entry written: the next run saves up to 2.0 s" in screen(new)
+    lines = screen(new, event(2, HELPER, **HIT, stored_seconds=6.0))
+    assert "1 entry written: the next run saves up to 2.0 s more" in lines
+
+
+def test_helpers_that_cannot_be_written_share_a_line() -> None:
+    failed = {"outcome": "error", "reason": "write-error", "detail": "Permission denied"}
+    events = [event(n, HELPER, **failed, spans={"compile": [1.0, 0.5]}) for n in (2, 3)]
+    lines = screen(event(1, USER, **failed, spans={"compile": [1.0, 2.0]}), *events)
+    assert sum("write-error" in line for line in lines) == 2, lines  # the row, and its cause
+    told = "and 2 helpers of JAX: 2 errors in 1.0 s, the longest jit__normal 0.5 s"
+    assert told in "".join(lines)
+    assert "write-error (3 compiles): Permission denied" in lines
+
+
+def test_a_program_without_a_cache_directory_is_not_called_uncacheable() -> None:
+    off: dict[str, Any] = {"outcome": "uncacheable", "reason": "no-directory"}
+    off |= {"spans": {"compile": [1.0, 2.0]}}
+    lines = screen(event(1, USER, **off), event(2, HELPER, **off))
+    assert "no-directory" in next(line for line in lines if line.startswith("jit_f"))
+    assert not any("uncacheable" in line for line in lines), lines
+
+
+def test_the_longest_line_says_how_often_a_function_compiled() -> None:
+    written_twice = [written(n, HELPER, 2.0) for n in (1, 2)]
+    lines = screen(*written_twice, {"event": "phases", "at": 9.0, "spans": [[1.0, 4.0, "compile"]]})
+    assert "longest: 2 compiles of _normal, with writing, took 4.0 s" in lines
+
+
+def test_seconds_of_a_hit_have_no_digits_that_jax_did_not_store() -> None:
+    assert screen(event(1, USER, **HIT, stored_seconds=6.0))[2].split()[3:5] == ["6", "s"]
+
+
+def test_hits_save_their_compile_less_what_they_took_and_at_the_same_time_once() -> None:
+    unknown = event(1, USER, outcome="hit", reason="hit", stored_seconds=6.0)
+    timed = event(2, USER, **HIT, stored_seconds=6.0)
+    assert [m.saved_seconds for m in made(unknown, timed).modules] == [6.0, 5.9]
+    together = [{**timed, "thread": number, "seconds": 0.5} for number in range(8)]
+    assert made(*together).saved_seconds == 5.9
+    assert saved_in_series([(n / 100, 1.0, 3.5) for n in range(8)]) == 3.5
+    assert saved_in_series([(0, 1, 3.0), (1, 2, 4.0)]) == 7
+    assert saved_in_series([(0, 1, 3.0), (0.5, 2, 4.0), (2, 3, 1.0)]) == 5
+    assert saved_in_series([(0, 1, -1.0)]) == saved_in_series([]) == 0
+
+
+def test_a_crash_after_an_interrupt_is_told_as_what_is_known() -> None:
+    ended: dict[str, Any] = {"code": -signal.SIGSEGV, "interrupted": True}
+    told = "note: interrupted; the program then crashed with signal 11"
+    assert screen(written(1, USER, 2.0), **ended)[-1] == told
+    lines = screen(written(1, USER, 2.0), event(2, USER, kind="begin"), **ended)
+    assert "while JAX compiled" in " ".join(lines[-2:])
+
+
+def test_what_two_processes_trace_at_once_is_no_retrace() -> None:
+    builder = ReportBuilder()
+    for process in (1, 2):
+        builder.add(parse({**DONE, "function": "f", "spans": {"trace": [1.0, 3.0]}}, process))
+    (function,) = builder.report(RunResult(0, False, False, 9.0), {}).functions
+    assert (function.traces, function.repeated_seconds) == (1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("cause", "point"),
+    [
+        ("multiply, … → silu at train.py:1042 in `train_step.loss`", "train.py:1042"),
+        ("first time in train_everything.py", "  first time in train_everything.py"),
+        ("x float32[8,8] (weak) → float32[16,16] (weak)", "  x float32[8,8] (weak) → float32[1"),
+    ],
+)
+def test_size_gives_way_before_why_is_cut_before_its_point(cause: str, point: str) -> None:
+    report = made(written(1, {**USER, "function": "train_step", "size_bytes": 50_000}, 2.0))
+    report = replace(report, modules=tuple(replace(m, cause=cause) for m in report.modules))
+
+    def row(width: int) -> str:
+        page = report_view(report).page or ()
+        lines = set_blocks(page, width=width, color=False)
+        return next(line for line in lines if line.startswith("jit_"))
+
+    assert cause in row(140)
+    assert "50.0 kB" in row(140)
+    for width in (100, 90, 80):
+        assert point in row(width)
+        assert len(row(width)) <= width
+
+
+# Why a run fails.
+
+
+JAX = {"event": "jax", "jax": "0.10.2"}
+NEW = written(1, USER, 2.0)
+FOUND = event(2, USER, **HIT)
+QUICK = event(3, HELPER, outcome="skipped", reason="compile-time", spans={"compile": [1.0, 0.5]})
+CALLBACK = event(4, USER, outcome="uncacheable", reason="host-callbacks")
+CACHED_NOW = " missed. All is cached now, so the next run with this cache hits; with --no-write it"
+CACHED_NOW += " would fail again."
+
+
+def failed(reason: str, **facts: Any) -> dict[str, Any]:
+    return event(5, USER, outcome="error", reason=reason, **facts)
+
+
+@pytest.mark.parametrize(
+    ("events", "wanted", "told"),
+    [
+        ([FOUND], {"fail_on_miss": 0, "strict": True}, ""),
+        ([NEW, FOUND], {"fail_on_miss": 0}, f"1 compile{CACHED_NOW}"),
+        ([NEW, FOUND], {"fail_on_miss": 1}, ""),
+        ([NEW, FOUND], {"fail_on_miss": 1.9}, f"compiles of 2.0 s{CACHED_NOW}"),
+        ([NEW, FOUND], {"fail_on_miss": 2.0}, ""),
+        (
+            [NEW, QUICK],
+            {"fail_on_miss": 0},
+            "2 compiles missed; 1 are under JAX's threshold for writing (--except skipped allows "
+            "them)",
+        ),
+        ([QUICK, FOUND], {"fail_on_miss": 0, "excepted": ("skipped",)}, ""),
+        ([QUICK], {"fail_on_miss": 0, "excepted": ("uncacheable",)}, "1 compile missed; 1 are"),
+        ([CALLBACK], {"fail_on_miss": 0, "excepted": ("uncacheable",)}, ""),
+        ([CALLBACK, NEW], {"strict": True}, "1 compile cannot be cached"),
+        ([], {"strict": True}, "not every compile could be observed: no use of jax was seen."),
+        ([CALLBACK], {"check": True}, "nothing was verified: no compile had an entry to be comp"),
+        ([failed("not-deterministic")], {"check": True}, "1 executable not the same as in the c"),
+        ([event(1, USER, outcome="skipped", reason="same-hlo")], {"check": True}, ""),
+        ([failed("write-error"), NEW], {}, "1 compile not cached, because JAX could not write /c"),
+        (
+            [failed("write-error", errno=13)],
+            {},
+            "1 compile not cached, because this user may not use /cache",
+        ),
+        (
+            [failed("read-error")],
+            {},
+            "JAX could not read the entry of 1 compile; where one is damaged: "
+            "jaxcache verify --fix -C /cache",
+        ),
+        ([failed("cache-not-opened")], {}, "nothing was cached, because JAX could not open /cache"),
+        (
+            [event(1, USER, outcome="uncacheable", reason="no-directory")],
+            {},
+            "nothing was cached, because JAX has no cache directory",
+        ),
+    ],
+)
+def test_what_a_run_was_to_do_and_did_not_is_one_sentence(
+    events: list[dict[str, Any]], wanted: dict[str, Any], told: str
+) -> None:
+    options = dict(wanted)
+    check = options.pop("check", False)
+    report = made(*([JAX] if events else []), *events)
+    found = failed_assertions(report, Assertions(**options), check=check, fills=not wanted)
+    assert [sentence.startswith(told) for sentence in found] == ([True] if told else [])
+
+
+# Causes of misses, and notes.
+
+
+DIRECTORY = "jax_compilation_cache_dir"
+SECONDS = "jax_persistent_cache_min_compile_time_secs"
+OPENED = {"opened_directory": "/cache", "opened_setting": "/cache", DIRECTORY: "/cache"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (OPENED, ""),
+        (
+            {"opened_directory": "/other"},
+            "the program used /other, not /cache; --force-cache-dir would win over it",
+        ),
+        (
+            {**OPENED, DIRECTORY: "/late"},
+            "JAX keeps the cache directory that it opened first, /cache; the program set "
+            f"{DIRECTORY} to /late after its first compile, which had no effect: set it before",
+        ),
+        (
+            {"opened_directory": "/later/c", "opened_setting": "c", DIRECTORY: "c"},
+            "the cache directory c is relative, and the program changed its working directory: "
+            "JAX used /later/c instead of /work/c. ",
+        ),
+        (
+            {DIRECTORY: None},
+            "the program runs with no cache directory; jaxcache.enable() in it, or "
+            "--force-cache-dir, would set one",
+        ),
+        (
+            {**OPENED, "jax_enable_compilation_cache": False},
+            "the program turned the compilation cache off",
+        ),
+        (
+            {**OPENED, "jax_compilation_cache_include_metadata_in_key": True},
+            "jax_compilation_cache_include_metadata_in_key is on: files and line numbers",
+        ),
+        ({**OPENED, SECONDS: 5.0}, ""),
+        ({**OPENED, SECONDS: 7.5}, f"the program set {SECONDS} to 7.5, which was 5"),
+    ],
+)
+def test_what_the_program_has_set_is_noted(settings: dict[str, Any], told: str) -> None:
+    start = {"event": "start", "pid": 5, "cwd": "/work"}
+    report = made(start, JAX, {"event": "settings", **settings}, asked={SECONDS: 5.0})
+    assert [note.startswith(told) for note in report.notes] == ([True] if told else [])
+
+
+PATHS = {"component": "compile_options", "cause": Cause.PATH, "title": ""}
+DEVICES = {"component": "devices", "cause": Cause.DEVICE, "title": "number of devices"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "left", "right", "shown"),
+    [
+        (PATHS, "/ci/n1/.cache/jax", "/ci/n1/elsewhere", "cache path: .cache/jax → elsewhere"),
+        (PATHS, "/a/jax", "/a/jax/new", "cache path: jax → jax/new"),
+        (PATHS, "/h/ann/.cache/x", "/h/bob/.cache/x", "cache path: ann/.cache/x → bob/.cache/x"),
+        (PATHS, "/far/jax", "none (--portable)", "cache path: /far/jax → none (--portable)"),
+        (DEVICES, "8", "16", "number of devices: 8 → 16"),
+        # Neither long values nor hashes.
+        (DEVICES, "8", "9" * 41, "number of devices"),
+        (DEVICES, "sha256 12ab", "sha256 34cd", "number of devices"),
+        (DEVICES, None, "16", "number of devices"),
+    ],
+)
+def test_of_two_values_the_part_that_differs_is_shown(
+    facts: dict[str, Any], left: str | None, right: str, shown: str
+) -> None:
+    apart = Difference(left=left, right=right, meaning="", fix=None, **facts)
+    one, other = Compile("jit_f", "ab"), Compile("jit_f", "cd")
+    assert describe_comparison(Comparison(one, other, (apart,))) == shown
+
+
+LOCAL = {"cache_dir": "/cache"}
+
+
+def passed(step: str, line: int) -> dict[str, Any]:
+    return {"event": "guard-passed", "step": step, "function": "f", "file": "/u/a.py", "line": line}
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        (
+            [{**NEW, "tuning": "untuned"}, {**NEW, "tuning": "tuned", "key": "jit_g-0"}],
+            "1 of 2 entries are untuned: the target will use them as they are",
+        ),
+        (
+            [event(1, USER, outcome="skipped", reason="platform-asked", detail="a.py:5")],
+            "jit_f is not made for the target: a.py:5 asks which hardware it runs on while it is",
+        ),
+        ([QUICK], "1 module compiled faster than JAX's threshold and was not written; jaxcache w"),
+        ([QUICK, QUICK], "2 modules compiled faster than JAX's threshold and were not written; "),
+        ([{**NEW, **LOCAL}, {**FOUND, **LOCAL}], ""),
+        (
+            [{**NEW, **LOCAL}, {**FOUND, "cache_dir": "/other"}],
+            "the program used several cache directories: /cache (1 compile), /other (1 compile)",
+        ),
+        (
+            [passed("compile", 3), passed("compile", 3), passed("compile", 5)],
+            "the guard let 3 compiles pass: f (a.py:3) ×2, f (a.py:5)",
+        ),
+        (
+            [passed("load", n) for n in range(7)],
+            "the guard let 7 loads pass: f (a.py:0), f (a.py:1), f (a.py:2), f (a.py:3), "
+            "f (a.py:4), 2 other places",
+        ),
+        (
+            [
+                {"event": "settings", **OPENED, "jax_compilation_cache_max_size": 10},
+                {**NEW, **LOCAL, "size_bytes": 11},
+            ],
+            "jax_compilation_cache_max_size is 10 bytes, and the 1 entry of this run has 11; "
+            "without room after the run: jit_f. The next run misses, too; a larger cap keeps them",
+        ),
+        (
+            [
+                {"event": "settings", **OPENED, "jax_compilation_cache_max_size": 11},
+                {**NEW, **LOCAL, "size_bytes": 11},
+            ],
+            "",
+        ),
+        (
+            [{**NEW, "number": n, "key": f"jit_f-{n}"} for n in range(9)],
+            "`f` has 9 programs: its arguments keep their shapes, so something else varies",
+        ),
+        ([{**NEW, "number": n, "key": f"jit_f-{n}"} for n in range(8)], ""),
+    ],
+)
+def test_what_a_run_met_is_noted(events: list[dict[str, Any]], told: str) -> None:
+    notes = made(JAX, *events).notes
+    assert [note.startswith(told) for note in notes] == ([True] if told else []), notes
+
+
+def test_what_is_not_in_the_bucket_yet_is_counted_with_the_command_that_sends_it() -> None:
+    said = "2 entries not uploaded yet; to send them: jaxcache push s3://b/c -C /local"
+    assert [*bucket_notes("s3://b/c", (), {"/local": 2})] == [said]
+
+
+def test_processes_with_other_keys_are_named_once() -> None:
+    modules = [
+        replace(parse(DONE, process), module=name, key=f"{name}-{process}", process_id=process)
+        for name in ("jit_f", "jit_g")
+        for process in (0, 1, 2)
+    ]
+    said = "processes 1, 2 made another key than process 0 for each of 2 modules, such as jit_f"
+    assert list(per_process_key_notes(modules)) == [said]
+    said = "process 1 made another key than process 0 for jit_f"
+    assert list(per_process_key_notes(modules[:2])) == [said]
+
+
+def test_notes_about_a_start_come_with_the_longest_first() -> None:
+    """A trace that contains what is traced again stays before a shorter phase.
+
+    A function of a library is named, too; importing jax, which nobody can shorten, and JAX's own
+    functions that are traced again are not. Scans and shapes are advised where something repeats.
+    """
+    library = "/v/lib/python3.12/site-packages/flax/core/scope.py"
+    retraced = SimpleNamespace(
+        **{**USER, "traces": 3, "varies": (), "retrace_reasons": ("other types",)},
+        repeated_seconds=3.0,
+    )
+    report = SimpleNamespace(
+        wall_seconds=20.0,
+        phase_seconds={"import": 8.0, "trace": 4.0, "lower": 2.1, "load": 5.8},
+        functions=[retraced, SimpleNamespace(**{**vars(retraced), **HELPER})],
+        modules=[],
+        longest={
+            "load": (FunctionSeconds("init", library, 5, 4.0), FunctionSeconds("f", "/u", 1, 0.8))
+        },
+        processes=[],
+        hidden_seconds=0.0,
+        compile_seconds=0.0,
+        lasting=(),
+    )
+    findings = advise(cast(Report, report))
+    assert [finding.trap for finding in findings] == ["retraced", "slow-trace", "slow-load"]
+    assert findings[-1].seen.endswith(f"init ({library}:5) alone 4.0 s")
+    assert "scan" not in findings[-1].fix
+    assert "shapes" not in findings[-1].fix
+    unrolled = {"copies": Copies(8, 0.5), "occurrences": 1, "module": "jit_f", "outcome": "hit"}
+    times = {"trace_seconds": 2.0, "lower_seconds": 0.0, "size_bytes": 1}
+    report.modules = [SimpleNamespace(**{**USER, **unrolled, **times})]
+    retraced.varies = ("axis 0",)
+    retraced.signatures = 2
+    _, _, load = (f for f in advise(cast(Report, report)))
+    assert "jax.lax.scan; call with fewer shapes" in load.fix
+    # A short trace, and a long compile of the same copies.
+    slow = {**unrolled, **times, "outcome": "written", "trace_seconds": 0.6, "compile_seconds": 9.0}
+    report.modules = [SimpleNamespace(**{**USER, **slow})]
+    named = {finding.trap: finding.seen for finding in advise(cast(Report, report))}
+    retraced.traces = 0  # as JAX reports of one that is differentiated outside of jit
+    assert {f.trap for f in advise(cast(Report, report))} == named.keys() - {"retraced"}
+    report.phase_seconds = {"key": 9.0, "backend": 5.0, "compile": 1.9}
+    traps = [f.trap for f in advise(cast(Report, report))]
+    assert traps == ["slow-key", "slow-backend", "unrolled"]
+    assert named["unrolled"].endswith("; tracing, lowering and compiling it took 9.6 s")
