@@ -146,8 +146,8 @@ faults: $(STAMP)
 
 # The tests of commands, entries, stores and bundles with the lowest versions of what we need, and with
 # the newest; completions, manual and help come out the same. Wants uv.
-DEPENDENT ?= $(addprefix tests/cli/test_,app.py start.py look.py terminal.py explain.py) \
-	tests/entry tests/lint/test_generated.py $(addprefix tests/cache/test_,bundle_bytes.py trust_keys.py) tests/test_golden.py
+DEPENDENT ?= $(addprefix tests/cli/test_,app.py start.py look.py terminal.py explain.py trust.py) \
+	tests/entry tests/lint/test_generated.py tests/cache/test_bundle_format.py tests/test_golden.py
 test-lowest: $(STAMP)
 	tools/test_dependencies.sh $(BIN)/python lowest-direct $(DEPENDENT) $(TESTS)
 

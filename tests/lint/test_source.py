@@ -166,3 +166,19 @@ def test_python_310_itself_compiles_it(tmp_path: Path) -> None:
     code = "import sys\nfor p in sys.argv[1:]: compile(open(p, encoding='utf-8').read(), p, 'exec')"
     done = sh([python, "-W", "error", "-c", code, *map(str, FILES)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_tests_that_other_files_name_are_there() -> None:
+    files = sh(["git", "ls-files", "*.md", "tools"], cwd=REPOSITORY).stdout.split()
+    texts = {name: (REPOSITORY / name).read_text("utf-8") for name in files if "." in name[-5:]}
+    texts["Makefile"] = (REPOSITORY / "Makefile").read_text("utf-8")
+    named = re.compile(
+        r"\b(?:acted|cache|cli|conformance|core|entry|inprocess|integration|layouts|live|pairs|store|warm)/test_\w+\.py"
+    )
+    missing = {
+        f"{name}: {test}"
+        for name, text in texts.items()
+        for test in named.findall(text)
+        if not (REPOSITORY / "tests" / test).is_file()
+    }
+    assert not missing
