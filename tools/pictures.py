@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -58,8 +57,8 @@ _SHOWN = {
 }
 
 
-def make(directory: Path, names: Collection[str] = (*_SHOWN, "report")) -> None:
-    """Write pictures into a directory."""
+def make(directory: Path) -> None:
+    """Write every picture into a directory."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         readme = (ROOT / "README.md").read_text("utf-8")
@@ -78,8 +77,6 @@ def make(directory: Path, names: Collection[str] = (*_SHOWN, "report")) -> None:
             "JAX_COMPILATION_CACHE_DIR": str(home / "jax-cache"),
         }
         for picture, (before, shown) in _SHOWN.items():
-            if picture not in names:
-                continue
             lines = [before, *(f"echo '$ {line}'; {line}" for line in shown)]
             terminal = Terminal(
                 ["bash", "--norc", "-c", "\n".join(lines)], home=home, width=_WIDTH, env=env
@@ -88,8 +85,6 @@ def make(directory: Path, names: Collection[str] = (*_SHOWN, "report")) -> None:
             text = terminal.text.replace(name, "~").strip("\n")
             svg = draw(_excerpt(text) if picture == "start" else text, picture)
             (directory / f"{picture}.svg").write_text(svg, "utf-8")
-        if "report" not in names:
-            return
         page = home / "report.html"
         subprocess.run([commands / "jaxcache", "report", page], env=env, check=True)
         page.write_text(page.read_text("utf-8").replace(name, "~"), "utf-8")
