@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import GiveAway
-from test_security import is_in_table, state
+from own_files import is_in_table, state
 
 from jaxcache.core.seams.cache import Load
 from jaxcache.live.evictor import Evictor

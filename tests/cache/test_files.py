@@ -2,32 +2,25 @@
 
 import json
 import os
-import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import REPOSITORY, GiveAway, RunCli
+from conftest import GiveAway, RunCli
 from object_server import Proxy
+from own_files import ROWS, state
 from ways import OLD_NS, WAYS, names, old_copy
 
 NOW_NS = time.time_ns()
 #: What stands for the words in capitals in the table.
 WORDS = {
-    "TIME-NAME": f"{NOW_NS:020d}-{'a' * 16}",
+    "TIME-NAME": f"{17 * 10**17:020d}-{'a' * 16}",
     "TIME/FILE": f"20260101T000000Z-000000000/jit_x-{'0' * 64}-cache",
     "NAME/FILE": f"x-1/jit_x-{'0' * 64}-cache",
     "TIER/KEY": f"{'0' * 16}/jit_x-{'0' * 64}",
     "NAME": "a" * 16,
 }
-ROWS = re.findall(
-    r"^\| `([\w./-]+)` \|",
-    (REPOSITORY / "SECURITY.md").read_text().partition("## The files below")[2],
-    re.MULTILINE,
-)
 
 
 def entries(cache: Path) -> dict[str, bytes]:
@@ -57,22 +50,6 @@ def forgeries(cache: Path) -> Iterator[bytes]:
     yield b"[" * 100_000
     yield b'{"started_ns": 1e999, "entries": {"\\u001b[2J": [NaN, "", null]}, "a": ' + b"9" * 5000
     yield b"\0\xff" * 1000
-
-
-def test_every_variable_is_in_the_table() -> None:
-    """Settings of the live layer are one row, ``JAXCACHE_LIVE_NAME``."""
-    code = "".join(path.read_text() for path in (REPOSITORY / "jaxcache").rglob("*.py"))
-    read = set(re.findall(r"[\"'](JAXCACHE_[A-Z_]*[A-Z])[\"']", code))
-    table = (REPOSITORY / "SECURITY.md").read_text().partition("| variable |")[2]
-    rows = set(re.findall(r"`(JAXCACHE_[A-Z_]+)`", table.partition("\n\n")[0]))
-    settings = {name for name in read if name.startswith("JAXCACHE_LIVE_")}
-    assert read - settings == rows - {"JAXCACHE_LIVE_NAME"}
-
-
-def is_in_table(name: str) -> bool:
-    """Whether a row describes a file below ``.jaxcache``."""
-    pattern = "|".join(re.sub("[A-Z]+", "[^/]+", re.escape(row)) for row in ROWS)
-    return re.fullmatch(pattern, name) is not None
 
 
 def name_of(row: str) -> str:
@@ -105,72 +82,35 @@ def test_a_forged_file_harms_no_entry(
         assert entries(local) == before
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_a_link_in_its_place_is_not_followed(
-    run_cli: RunCli, local: Path, tmp_path: Path, give_away: GiveAway, row: str
-) -> None:
-    """Neither the file nor any directory above it, of another user."""
-    name = name_of(row)
-    home = tmp_path / "home"
-    home.mkdir()
-    precious = home / Path(name).name
-    precious.write_text("precious")
-    for linked in (Path(name), *list(Path(name).parents)[:-1]):
-        shutil.rmtree(local / ".jaxcache", ignore_errors=True)
-        link = local / ".jaxcache" / linked
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(precious if linked == Path(name) else home)
-        give_away(local / ".jaxcache")
-        for command in (
-            ("verify", "--fix", "--grace", "0s"),
-            ("prune", "--unused-for", "1s", "--quarantine", "--orphans", "--yes"),
-        ):
-            done = run_cli(*command, "-C", local)
-            assert "internal" not in done.stderr, done.stderr
-        assert [p.name for p in home.iterdir()] == [precious.name]
-        assert precious.read_text() == "precious"
+#: Each file of the table, and every directory above one.
+LINKS = sorted({str(p) for row in ROWS for p in (Path(name_of(row)), *Path(name_of(row)).parents)})
 
 
-# No command follows a link below a cache's ``.jaxcache``: nothing is changed behind one.
-
-
-def state(directory: Path) -> dict[str, Any]:
-    return {
-        str(p.relative_to(directory)): (
-            p.lstat().st_mtime_ns,
-            p.read_bytes() if p.is_file() else None,
-        )
-        for p in sorted(directory.rglob("*"))
-    } | {"": directory.stat().st_mtime_ns}
-
-
-@pytest.mark.parametrize(
-    "link", [".jaxcache", ".jaxcache/ledger", ".jaxcache/quarantine", ".jaxcache/incoming"]
-)
+@pytest.mark.parametrize("link", LINKS)
 def test_nothing_behind_a_link_is_touched(
-    run_cli: RunCli, tmp_path: Path, corpus: Path, give_away: GiveAway, link: str
+    run_cli: RunCli, capped_cache: Path, tmp_path: Path, give_away: GiveAway, link: str
 ) -> None:
-    victim, cache = tmp_path / "victim", tmp_path / "cache"
+    """The link is another user's."""
+    victim = tmp_path / "victim"
     (victim / "ledger").mkdir(parents=True)
     for name in ("thesis.tex", "ledger/notes.jsonl", ".jaxcache-tmp-1-aa"):
         (victim / name).write_text("precious\n")
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", cache)
-    shutil.rmtree(cache / ".jaxcache", ignore_errors=True)
-    (cache / link).parent.mkdir(exist_ok=True)
-    (cache / link).symlink_to(victim)
-    first, second = sorted(cache.glob("*-cache"))[:2]
+    run_cli("export", "bundle.jxb", "-C", capped_cache)
+    path = capped_cache / ".jaxcache" / link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(victim / "thesis.tex" if link in map(name_of, ROWS) else victim)
+    give_away(capped_cache / ".jaxcache")
+    first, second = sorted(capped_cache.glob("*-cache"))[:2]
     first.write_bytes(b"damaged")
-    give_away(cache / ".jaxcache")
     before = state(victim)
     for words in (
         ("verify", "--fix", "--grace", "0s"),
         ("pin", second.name.removesuffix("-cache")),
-        ("prune", "--max-entries", "2", "--orphans", "-y"),
-        ("import", str(tmp_path / "bundle.jxb")),
+        ("prune", "--max-entries", "2", "--quarantine", "--orphans", "-y"),
+        ("import", "bundle.jxb"),
     ):
-        if words[0] == "import":
-            run_cli("export", words[1], "-C", corpus / "0.12.0.1-cpu-zstd")
-        run_cli(*words, "-C", cache)
+        done = run_cli(*words, "-C", capped_cache)
+        assert "internal" not in done.stderr, done.stderr
     assert state(victim) == before
 
 
@@ -188,16 +128,13 @@ def test_entries_that_are_links_are_named(run_cli: RunCli, tmp_path: Path, corpu
         assert done.stderr.count("is a symbolic link, which is not followed") == 7
 
 
-def test_attributes_of_macos_are_no_entries(run_cli: RunCli, tmp_path: Path, corpus: Path) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
-    for path in [*cache.glob("*-cache")]:
-        (cache / f"._{path.name}").write_bytes(b"\0\5\x16\7")
-    assert len(run_cli("ls", "-q", "-C", cache).stdout.splitlines()) == 7
-    assert run_cli("export", "out.jxb", "-C", cache).returncode == 0
-    planned = run_cli("prune", "--max-entries", "6", "--grace", "0s", "-y", "-C", cache)
+def test_attributes_of_macos_are_no_entries(run_cli: RunCli, local: Path) -> None:
+    for path in [*local.glob("*-cache")]:
+        (local / f"._{path.name}").write_bytes(b"\0\5\x16\7")
+    assert run_cli("export", "out.jxb", "-C", local).returncode == 0
+    planned = run_cli("prune", "--max-entries", "6", "--grace", "0s", "-y", "-C", local)
     assert planned.returncode == 0
-    assert len(run_cli("ls", "-q", "-C", cache).stdout.splitlines()) == 6
+    assert len(run_cli("ls", "-q", "-C", local).stdout.splitlines()) == 6
 
 
 # ``CACHEDIR.TAG`` in each cache that a command fills, and directories of other programs.
