@@ -32,6 +32,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/lint/typed_client.py
+	$(BIN)/mypy --python-version 3.10 jaxcache/core jaxcache/injected jaxcache/live
 	$(BIN)/lint-imports
 	$(BIN)/python tools/language.py
 	$(BIN)/python tools/budget.py
@@ -146,7 +147,7 @@ faults: $(STAMP)
 
 # The tests of commands, entries, stores and bundles with the lowest versions of what we need, and with
 # the newest; completions, manual and help come out the same. Wants uv.
-DEPENDENT ?= $(addprefix tests/cli/test_,app.py start.py look.py terminal.py explain.py trust.py) \
+DEPENDENT ?= $(addprefix tests/cli/test_,app.py completion.py start.py look.py terminal.py explain.py trust.py) \
 	tests/entry tests/lint/test_generated.py tests/cache/test_bundle_format.py tests/test_golden.py
 test-lowest: $(STAMP)
 	tools/test_dependencies.sh $(BIN)/python lowest-direct $(DEPENDENT) $(TESTS)
