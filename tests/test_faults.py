@@ -65,7 +65,7 @@ def test_a_store_that_writes_in_place_is_found_out() -> None:
     "rows",
     [
         # In place, into a new directory, and what a child writes.
-        ("verify --fix", "import into nothing", "warm --record", "compile into nothing"),
+        ("verify --fix", "import into nothing", "warm --record"),
         pytest.param((), marks=pytest.mark.slow),
     ],
     ids=["some", "all"],

@@ -26,12 +26,6 @@ from jaxcache.store import open_store
 HASH = "ab" * 32
 
 
-def listed(run_cli: RunCli, cache: Path, *args: str) -> dict[str, Any]:
-    done = run_cli("ls", "--json", "-C", cache, *args, cwd=cache)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.fixture
 def cache(capped_cache: Path) -> Path:
     return capped_cache
@@ -41,17 +35,17 @@ def test_seconds_are_those_of_the_header(run_cli: RunCli, tmp_path: Path) -> Non
     content = (754).to_bytes(4, "big") + os.urandom(300_000)  # a first block beyond 16 KiB
     path = tmp_path / f"jit_slow-{HASH}-cache"
     path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(content))
-    (entry,) = listed(run_cli, tmp_path)["entries"]
+    (entry,) = told(run_cli, "ls", "-C", tmp_path)["entries"]
     assert entry["compile_seconds"] == 754.0
     assert entry["payload_bytes"] == 300_000
     assert entry["sealed"] is True
 
 
 def test_keys_select(run_cli: RunCli, cache: Path) -> None:
-    everything = [e["key"] for e in listed(run_cli, cache)["entries"]]
+    everything = [e["key"] for e in told(run_cli, "ls", "-C", cache)["entries"]]
     mlp = next(k for k in everything if k.startswith("jit_mlp"))
     for argument in (mlp, mlp[:-50], mlp.rsplit("-")[-1][:10], "jit_m*", "jit_ml?", "jit_mlp"):
-        assert [e["key"] for e in listed(run_cli, cache, argument)["entries"]] == [mlp]
+        assert [e["key"] for e in told(run_cli, "ls", "-C", cache, argument)["entries"]] == [mlp]
     done = run_cli("ls", "-C", cache, "jit_")
     assert (done.returncode, "ambiguous-key" in done.stderr) == (1, True)
     assert "jit_*" in done.stderr
@@ -89,7 +83,7 @@ def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cac
     odd = os.fsencode(cache) + b"/jit_\xff\n\x1b[31m-" + HASH.encode() + b"-cache"
     with open(odd, "wb") as file:
         file.write(whole)
-    document = listed(run_cli, cache)
+    document = told(run_cli, "ls", "-C", cache)
     problems = {(p["file"].split("-")[0], p["kind"]) for p in document["problems"]}
     assert problems == {
         ("jit_empty", "empty"),
@@ -118,7 +112,8 @@ def test_unreadable_files_are_findings_and_directories_errors(
 ) -> None:
     cache = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", unprivileged / "cache"))
     next(cache.glob("jit_mlp*-cache")).chmod(0)
-    problems = listed(run_cli, cache)["problems"]
+    done = run_cli("ls", "--json", "-C", cache, cwd=unprivileged)
+    problems = json.loads(done.stdout)["problems"]
     assert [(p["kind"], p["detail"]) for p in problems] == [("unreadable", "permission denied")]
     cache.chmod(0)
     done = run_cli("ls", "-C", cache, cwd=unprivileged)
@@ -131,18 +126,16 @@ def test_unreadable_files_are_findings_and_directories_errors(
 def test_a_reader_that_leaves_early_is_no_error(cache: Path, tmp_path: Path) -> None:
     for n in range(300):
         shutil.copy(next(cache.glob("jit_mlp*-cache")), cache / f"jit_{'m' * 90}-{n:064x}-cache")
-    for command in ("ls", "stats"):
-        child = subprocess.Popen(
-            [sys.executable, "-m", "jaxcache", command, "-C", str(cache)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=clean_environment(tmp_path),
-        )
+    with subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", "ls", "-C", cache],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(tmp_path),
+    ) as child:
         assert child.stdout and child.stderr
         child.stdout.close()
         assert child.stderr.read() == b""
-        child.stderr.close()
-        assert child.wait() == 0
+    assert child.returncode == 0
 
 
 # ``--filter`` wherever entries are chosen: one selection, that of ``ls``.
@@ -318,7 +311,7 @@ def littered(cache: Path, corpus: Path) -> Path:
 def test_everything_is_counted(run_cli: RunCli, littered: Path) -> None:
     (littered / "link").symlink_to("jit_nowhere")
     (littered / f"jit_folder-{HASH}-cache").mkdir()
-    document = json.loads(run_cli("stats", "--json", "-C", littered).stdout)
+    document = told(run_cli, "stats", "-C", littered)
     files = {f["kind"]: (f["files"], f["size_bytes"]) for f in document["files"]}
     assert files["entry"][0] == 7
     assert files["legacy-entry"] == (1, next(littered.glob("jit_mlp*-cache")).stat().st_size)
@@ -368,7 +361,7 @@ def test_one_size_of_a_cache_on_every_screen(
     (littered / ".jaxcache" / "ci.json").write_text("x" * 100_000)
     files = [p for p in littered.rglob("*") if p.is_file() and p not in records]
     size_bytes = sum(p.stat().st_size for p in files)
-    assert json.loads(run_cli("stats", "--json", "-C", littered).stdout)["size_bytes"] == size_bytes
+    assert told(run_cli, "stats", "-C", littered)["size_bytes"] == size_bytes
     pruned = run_cli("prune", "--max-size", "1GB", "-n", "--json", "-C", littered)
     assert json.loads(pruned.stdout)["size_bytes_before"] == size_bytes
     commands = [["ls"], ["stats"], ["prune", "--max-size", "1GB", "-n"]]
@@ -388,15 +381,15 @@ def test_one_size_of_a_cache_on_every_screen(
 
 
 def test_hits_are_the_same_after_a_compaction(run_cli: RunCli, cache: Path) -> None:
-    keys = sorted(p.name.removesuffix("-cache") for p in cache.glob("*-cache"))
-    events = [Event(keys[0], COMPILE, 1, {"compile_seconds": 2.5}), Event(keys[1], COMPILE, 1)]
+    used, other, *_ = sorted(p.name.removesuffix("-cache") for p in cache.glob("*-cache"))
+    events = [Event(used, COMPILE, 1, {"compile_seconds": 2.5}), Event(other, COMPILE, 1)]
     store = open_store(str(cache))
-    assert append(store, [*events, Event(keys[0], HIT, 2, {"count": 5})])
-    assert append(store, [Event(keys[0], COMPILE, 3), Event(keys[0], HIT, 4)])
+    assert append(store, [*events, Event(used, HIT, 2, {"count": 5})])
+    assert append(store, [Event(used, COMPILE, 3), Event(used, HIT, 4)])
     for _ in range(2):
-        found = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
-        assert (found["hits"], found["misses"]) == (6, 3)
-        assert (found["hit_rate"], found["saved_seconds"]) == (6 / 9, 15.0)
+        stats = told(run_cli, "stats", "-C", cache)
+        assert (stats["hits"], stats["misses"]) == (6, 3)
+        assert (stats["hit_rate"], stats["saved_seconds"]) == (6 / 9, 15.0)
         compact(store)
 
 
@@ -411,7 +404,7 @@ def test_what_a_move_brought_and_nothing_used(
     append(open_store(str(cache)), [Event(hit.removesuffix("-cache"), HIT, time.time_ns())])
     later = time.time() + 120
     os.utime(cache / read, (later, (cache / read).stat().st_mtime))
-    never_used = json.loads(run_cli("stats", "--json", "-C", cache).stdout)["never_used"]
+    never_used = told(run_cli, "stats", "-C", cache)["never_used"]
     size_bytes = sum(brought[name] for name in unused)
     assert (never_used["entries"], never_used["size_bytes"]) == (5, size_bytes)
     screen = show_on_terminal(["stats", "-C", cache], home=tmp_path, width=200).stdout
@@ -478,19 +471,12 @@ def labelled(corpus: Path, tmp_path: Path) -> tuple[Path, dict[str, str]]:
     """A cache of GPU entries, of which the ledger calls one untuned and one tuned."""
     path = tmp_path / "gpu"
     shutil.copytree(corpus / "0.12.0.1-cuda13-h200-zstd", path)
-    names = sorted(p.name for p in path.glob("*-cache"))
-    known = {}
-    events = []
-    for name, tuning in zip(names, ("untuned", "tuned"), strict=False):
-        info = (path / name).stat()
-        known[name.removesuffix("-cache")] = tuning
-        facts = {
-            "tuning": tuning,
-            "tuning_mtime_ns": info.st_mtime_ns,
-            "tuning_size_bytes": info.st_size,
-        }
-        events.append(Event(name.removesuffix("-cache"), COMPILE, 1, facts))
-    assert append(open_store(str(path)), events)
+    keys = sorted(p.name.removesuffix("-cache") for p in path.glob("*-cache"))
+    known = dict(zip(keys, ("untuned", "tuned"), strict=False))
+    for key, tuning in known.items():
+        info = (path / f"{key}-cache").stat()
+        facts = {"tuning_mtime_ns": info.st_mtime_ns, "tuning_size_bytes": info.st_size}
+        assert append(open_store(str(path)), [Event(key, COMPILE, 1, {"tuning": tuning, **facts})])
     return path, known
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment, find_jax_pythons, jax_version
-from plain_jax import Counts, count_plain, run_plain
+from plain_jax import Counts, count_plain
 
 #: A command in a sentence: from its first word to the end of the line, or to what closes it.
 _COMMAND = re.compile(r"(?:jaxcache [a-z]|\S+ -m pip |uv pip )[^\n]*?(?=\s*(?:\n|$)|[)`;](?:\s|$))")
@@ -145,20 +145,13 @@ def act(
     )
 
 
-_COUNTING = """
-import jax
-_events = []
-jax.monitoring.register_event_listener(lambda event, **_: _events.append(event))
-exec({source!r})
-print("hits:", _events.count("/jax/compilation_cache/cache_hits"))
-"""
-
-
 def plain_hits(python: str, source: str, home: Path, env: Mapping[str, str]) -> int:
     """Run a program in plain JAX, and return its hits as JAX counts them."""
-    command = [python, "-c", _COUNTING.format(source=source)]
-    done = run_plain(command, env=clean_environment(home) | env)
-    return int(done.stdout.rpartition("hits: ")[2])
+    script = home / "counted.py"
+    script.write_text(source)
+    counts = count_plain(python, script, clean_environment(home) | env)
+    assert counts is not None, source
+    return counts.hits
 
 
 PROGRAM = """

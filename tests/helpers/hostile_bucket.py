@@ -1,15 +1,14 @@
 """A bucket that means harm: an HTTP server process, ``python hostile_bucket.py MODE``.
 
-It prints its port and that of a second server, to which it redirects; ``GET /seen`` of either gives
-the requests that came, with their headers.
+It prints its port; ``GET /seen`` gives the paths of the requests that came.
 """
 
 import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 _NAMES = [f"jit_f-{n:064x}-cache" for n in range(1000)]
 
@@ -28,9 +27,19 @@ def page(names: "list[str]", token: str) -> bytes:
     ).encode()
 
 
-def serve(mode: str, other: "int | None") -> ThreadingHTTPServer:
-    """Start one server."""
-    seen: list[dict[str, Any]] = []
+#: The names on each page of a listing, by its number, where none of the pages is the last.
+_PAGES: "dict[str, Callable[[int], list[str]]]" = {
+    "page": lambda number: _NAMES,
+    "empty": lambda number: [],
+    "long": lambda number: [f"{number:09d}-{n}{'n' * 1_000_000}" for n in range(9)],
+    "wide": lambda number: [f"{number:09d}-{n}{'n' * 4000}" for n in range(1000)],
+    "trickle": lambda number: [f"jit_f-{number:064x}-cache"],
+}
+
+
+def serve(mode: str) -> ThreadingHTTPServer:
+    """Start the server."""
+    seen: list[str] = []
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -41,43 +50,24 @@ def serve(mode: str, other: "int | None") -> ThreadingHTTPServer:
 
         def do_GET(self) -> None:
             if self.path == "/seen":
-                self.answer(200, json.dumps(seen).encode())
+                self.answer(json.dumps(seen).encode())
                 return
             with lock:
-                seen.append({"path": self.path, "headers": dict(self.headers)})
+                seen.append(self.path)
                 number = len(seen)
-            if mode == "redirect" and other is not None:
-                self.answer(307, b"", Location=f"http://localhost:{other}{self.path}")
-            elif mode == "large":
+            if mode == "large":
                 self.flood()
-            elif mode == "empty":
-                self.answer(200, page([], f"t{number}"))
-            elif mode == "long":
-                self.answer(
-                    200,
-                    page([f"{number:09d}-{n}{'n' * 1_000_000}" for n in range(9)], f"t{number}"),
-                )
-            elif mode == "wide":
-                self.answer(
-                    200, page([f"{number:09d}-{n}{'n' * 4000}" for n in range(1000)], f"t{number}")
-                )
-            elif mode == "trickle":
-                time.sleep(0.3)
-                self.answer(200, page([f"jit_f-{number:064x}-cache"], f"t{number}"))
             elif mode == "drip":
                 self.drip()
-            elif mode == "slow":
-                time.sleep(0.05)
-                self.answer(200, page([], f"t{number}"))
             else:
-                self.answer(200, page(_NAMES, "the same"))
+                time.sleep(0.3 if mode == "trickle" else 0)
+                token = "the same" if mode == "page" else f"t{number}"
+                self.answer(page(_PAGES[mode](number), token))
 
         do_HEAD = do_PUT = do_GET  # noqa: N815
 
-        def answer(self, status: int, body: bytes, **headers: str) -> None:
-            self.send_response_only(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
+        def answer(self, body: bytes) -> None:
+            self.send_response_only(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -118,7 +108,5 @@ def serve(mode: str, other: "int | None") -> ThreadingHTTPServer:
 
 
 if __name__ == "__main__":
-    second = serve("page", None)
-    first = serve(sys.argv[1], second.server_port)
-    print(first.server_port, second.server_port, flush=True)
+    print(serve(sys.argv[1]).server_port, flush=True)
     sys.stdin.read()

@@ -176,29 +176,23 @@ def test_a_release_is_tested_before_it_is_built_and_its_sbom_is_of_the_built_whe
     assert installation < len(commands) - 1
 
 
-def test_a_release_is_attested_before_it_is_published_without_the_sbom() -> None:
-    job = read("release.yml")["jobs"]["publish"]
-    assert job["needs"] == "build"
-    steps = job["steps"]
-    attest_sbom = index_of_step(steps, "sbom-path")
-    attest_provenance = index_of_step(steps, "'subject-path': 'dist/*'}")
-    downloads = [index for index, step in enumerate(steps) if "download-artifact" in step["uses"]]
-    assert max(downloads) < min(attest_provenance, attest_sbom)
-    assert index_of_step(steps, "pypa/gh-action-pypi-publish@") == len(steps) - 1
-    # It is not in the directory that is published.
-    assert "path" not in steps[index_of_step(steps, "'name': 'sbom'")]["with"]
-    assert steps[attest_sbom]["with"]["sbom-path"] == "sbom.json"
-
-
-def test_only_the_job_that_publishes_may_sign() -> None:
+def test_the_job_that_publishes_alone_may_sign_and_attests_before_it_publishes() -> None:
     workflow = read("release.yml")
+    build, job = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    steps = job["steps"]
+    downloads = ["'name': 'dist'", "'name': 'sbom'"]
+    attests = ["'subject-path': 'dist/*'}", "sbom-path"]
+    order = [*downloads, *attests, "pypa/gh-action-pypi-publish@"]
+    places = [index_of_step(steps, text) for text in order]
+    assert job["needs"] == "build"
+    assert places == sorted(places)
+    assert places[-1] == len(steps) - 1
+    # It is not in the directory that is published.
+    assert "path" not in steps[places[1]]["with"]
     assert workflow["permissions"] == {"contents": "read"}
-    assert "permissions" not in workflow["jobs"]["build"]
-    assert workflow["jobs"]["publish"]["permissions"] == {
-        "id-token": "write",
-        "attestations": "write",
-        "contents": "read",
-    }
+    assert "permissions" not in build
+    rights = {"id-token": "write", "attestations": "write", "contents": "read"}
+    assert job["permissions"] == rights
 
 
 def test_the_tests_run_on_each_python_that_the_package_names() -> None:

@@ -340,7 +340,7 @@ def hostile(request: pytest.FixtureRequest) -> Iterator[str]:
         text=True,
     )
     assert process.stdout
-    yield f"http://127.0.0.1:{process.stdout.readline().split()[0]}"
+    yield f"http://127.0.0.1:{int(process.stdout.readline())}"
     process.kill()
     process.communicate()
 
