@@ -14,7 +14,6 @@ import pytest
 from conftest import CORPUS, RunCli
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_files import Trap, graphs
 
 from jaxcache.layouts.torch.graph import decode_graph
 from jaxcache.layouts.torch.pickled import (
@@ -26,6 +25,7 @@ from jaxcache.layouts.torch.pickled import (
     read_pickle,
     walk,
 )
+from layouts.torch_files import Trap, graphs
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from conftest import RunCli, first_file
 from failing import let_fail
-from torch_files import cut, empty, flip, graphs, invert, two_tier_graph
 from ways import told
 
 from jaxcache.layouts.torch.check import record_new_code
 from jaxcache.layouts.torch.inventory import check_shared_object
 from jaxcache.layouts.torch.names import digest_of, paired_file
 from jaxcache.store import open_store
+from layouts.torch_files import cut, empty, flip, graphs, invert, two_tier_graph
 
 ARGS = ("--grace", "0s")
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from bundling import forged
 from conftest import RunCli, first_file
-from torch_files import cut, files, invert
 from ways import MOVES, WAYS, told
 
 from jaxcache.store.base import NewFile
 from jaxcache.store.local import LocalStore
+from layouts.torch_files import cut, files, invert
 
 
 def test_a_bundle_brings_everything_there(run_cli: RunCli, golden: Path, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from conftest import RunCli, first_file
 from failing import let_fail
-from torch_files import files, graphs, two_tier_graph
 from ways import told
 
 import jaxcache
@@ -22,6 +21,7 @@ from jaxcache.layouts.torch.names import digest_of
 from jaxcache.layouts.torch.units import hold_lock
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
+from layouts.torch_files import files, graphs, two_tier_graph
 
 KINDS = ["aotautograd/", "fxgraph/", ".py", ".main."]
 
