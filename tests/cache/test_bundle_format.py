@@ -1,8 +1,6 @@
-"""The file of a bundle: the bytes it has, and that it is believed in nothing.
+"""The file of a bundle: those of before are read, and it is believed in nothing.
 
-Bundles and recipes: the same inputs give the bytes that they gave before, and those are read.
-``JAXCACHE_UPDATE_GOLDEN=1`` writes ``tests/data/containers`` anew, which a change of a format needs
-and nothing else does.
+The golden record has the bytes of new bundles.
 """
 
 import errno
@@ -31,8 +29,6 @@ from bundling import (
     payload_of,
 )
 from conftest import CORPUS
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from jaxcache.cache.archive import MAX_MANIFEST_VALUES
 from jaxcache.cache.bundle.format import (
@@ -53,61 +49,13 @@ from jaxcache.cache.bundle.format import (
     read_bundle,
 )
 from jaxcache.cache.bundle.reader import verify_bundle
-from jaxcache.cache.move.bundle_file import bundle_bytes, write_stream
-from jaxcache.cache.move.export_plan import plan_export
-from jaxcache.cache.recipe import Environment, Recipe, Request, encode_recipe, open_recipe
+from jaxcache.cache.recipe import open_recipe
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
 from jaxcache.cache.verify.check import check_unknown_pieces
-from jaxcache.entry import zstd
-from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import UntrustedError
-from jaxcache.store.local import LocalStore
 
 GOLDEN = CORPUS.parent / "containers"
-BUNDLE, RECIPE, DIGESTS = GOLDEN / "cache.jxb", GOLDEN / "run.recipe", GOLDEN / "digests.json"
-#: Others, at the level of ``export``, are in the golden record.
-CACHES = ((SMALL, 1), (SMALL, 12), (SMALL, 19), (CORPUS / "0.4.38-cpu-zlib", 19))
-BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module " * 999, b"options", bytes(70_000))}
-
-
-def bundle_of(source: Path, cache: Path, level: int) -> bytes:
-    shutil.copytree(source, cache)
-    for path in cache.rglob("*"):
-        os.utime(path, ns=(10**18, 10**18))
-    store = LocalStore(cache)
-    exported = write_stream(store, plan_export(store, now_ns=0), level=level)
-    with exported.stream:
-        return b"".join(bundle_bytes(exported))
-
-
-def recipe_bytes() -> bytes:
-    first, second, third = BLOBS
-    environment = Environment("0.10.2", "0.10.2", "cpu", 8, xla_flags=("--xla_x=1",))
-    requests = (
-        Request("jit_f", first, second, 0, (0,), (1,), key=f"jit_f-{'a' * 64}", line=3),
-        Request("jit_g", third, second, 0, (1, 0), (1, 2), compile_seconds=1.5, doubts=("x",)),
-    )
-    return b"".join(encode_recipe(Recipe((environment,), requests, ("a note",)), BLOBS.__getitem__))
-
-
-def test_the_same_inputs_give_the_bytes_of_before(tmp_path: Path) -> None:
-    made = {
-        f"{cache.name} {level}": bundle_of(cache, tmp_path / f"{cache.name}-{level}", level)
-        for cache, level in CACHES
-    }
-    made["recipe"] = recipe_bytes()
-    found = {name: hashlib.sha256(data).hexdigest() for name, data in made.items()}
-    found["zstd"] = zstd.library.zstd_version
-    if os.environ.get("JAXCACHE_UPDATE_GOLDEN"):
-        BUNDLE.write_bytes(made[f"{SMALL.name} 12"])
-        RECIPE.write_bytes(made["recipe"])
-        DIGESTS.write_text(json.dumps(found, indent=1) + "\n")
-    before = json.loads(DIGESTS.read_text())
-    if before["zstd"] != found["zstd"]:
-        pytest.skip("another zstd compresses to other bytes")
-    assert found == before
-    assert made[f"{SMALL.name} 12"] == BUNDLE.read_bytes()
-    assert made["recipe"] == RECIPE.read_bytes()
+BUNDLE, RECIPE = GOLDEN / "cache.jxb", GOLDEN / "run.recipe"
 
 
 def test_what_was_written_before_is_read(tmp_path: Path) -> None:
@@ -115,7 +63,8 @@ def test_what_was_written_before_is_read(tmp_path: Path) -> None:
     assert contents(tmp_path / "cache") == contents(SMALL)
     with open_recipe(str(RECIPE)) as file:
         assert [r.module for r in file.recipe.requests] == ["jit_f", "jit_g"]
-        assert {file.blob(r.bytecode) for r in file.recipe.requests} <= set(BLOBS.values())
+        for digest in {r.bytecode for r in file.recipe.requests}:
+            assert hashlib.sha256(file.blob(digest)).hexdigest() == digest
 
 
 # A manifest: names stay in the cache, and sizes are bounded.
@@ -133,16 +82,6 @@ MANIFEST = Manifest(
     since="",
 )
 DOCUMENT = json.loads(encode_manifest(MANIFEST))
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.sampled_from(["../x", "/etc/passwd", "jit_f-" + "a" * 64, "a" * 300, "\udc80", 2**70]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)
 
 
 @pytest.mark.parametrize("layout", ["jax", "torch"])
@@ -163,81 +102,20 @@ def test_names_are_as_long_as_a_file_system_takes() -> None:
         assert is_side_file(f"{directory}/{name}") == (not long)
 
 
-def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value inside."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
-    found = [at]
-    for name, one in inner:
-        found += places(one, (*at, name)) if isinstance(one, dict | list) else [(*at, name)]
-    return found
-
-
-PLACES = [p for p in places(DOCUMENT) if p]
-
-
-@settings(max_examples=200)
-@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
-def test_any_value_anywhere_is_refused_or_harmless(changes: list[tuple[Any, Any]]) -> None:
-    document = json.loads(json.dumps(DOCUMENT))
-    for place, value in changes:
-        at = document
-        try:
-            for name in place[:-1]:
-                at = at[name]
-            at[place[-1]] = value
-        except (TypeError, KeyError, IndexError):
-            continue
-    try:
-        manifest = decode_manifest(json.dumps(document).encode())
-    except BundleError:
-        return
-    assert manifest.content_bytes == manifest.announced_bytes
-    names = [i.file for i in manifest.items]
-    for name in names:
-        assert split_name(name)[0] in (FileKind.ENTRY, FileKind.LEGACY_ENTRY)
-        assert "/" not in name
-        assert len(name.encode()) <= 255
-    for item in manifest.items:
-        assert 0 <= item.compile_seconds < 1 << 31
-        assert (item.atime_ns or 0).to_bytes(8, "little")
-        assert manifest.origin_of(item)
-    for file in manifest.files:
-        assert split_name(file.name)[0] in (FileKind.KERNEL_CACHE, FileKind.AUTOTUNE)
-    assert decode_manifest(encode_manifest(manifest)) == manifest
-
-
-@settings(max_examples=100)
-@given(st.binary(max_size=300) | VALUES.map(lambda v: json.dumps(v).encode()))
-def test_anything_else_is_refused(data: bytes) -> None:
-    try:
-        decode_manifest(data)
-    except BundleError:
-        return
-    raise AssertionError(data)
-
-
 @pytest.mark.parametrize(
-    ("kind", "field", "bits"),
-    [
-        ("entries", "compile_seconds", 31),
-        ("entries", "size_bytes", 48),
-        ("entries", "created_ns", 63),
-        ("entries", "atime_ns", 63),
-        ("files", "created_ns", 63),
-    ],
+    ("field", "bits"),
+    [("compile_seconds", 31), ("size_bytes", 48), ("created_ns", 63), ("atime_ns", 63)],
 )
-def test_numbers_have_bounds(kind: str, field: str, bits: int) -> None:
+def test_numbers_have_bounds(field: str, bits: int) -> None:
     def read(value: int) -> Manifest:
         document = json.loads(json.dumps(DOCUMENT))
-        document[kind][0][field] = value
+        document["entries"][0][field] = value
         return decode_manifest(json.dumps(document).encode())
 
-    assert (
-        getattr(getattr(read((1 << bits) - 1), {"entries": "items"}.get(kind, kind))[0], field)
-        == (1 << bits) - 1
-    )
+    most = (1 << bits) - 1
+    assert getattr(read(most).items[0], field) == most
     with pytest.raises(BundleError, match=f"{field} of .* is invalid"):
-        read(1 << bits)
+        read(most + 1)
 
 
 def test_paths_of_another_layout_have_a_depth() -> None:
@@ -256,16 +134,6 @@ def test_a_manifest_has_a_size_at_most() -> None:
         with pytest.raises(BundleError) as caught:
             pack_manifest(more)
         assert caught.value.code == "too-large"
-
-
-def test_an_invalid_value_is_named_with_its_rule() -> None:
-    document = json.loads(json.dumps(DOCUMENT))
-    document["entries"][0]["size_bytes"] = -1
-    with pytest.raises(BundleError, match=r"size_bytes of entries .* 0 to 281474976710655 .*-1"):
-        decode_manifest(json.dumps(document).encode())
-    del document["entries"][0]["size_bytes"]
-    with pytest.raises(BundleError, match="size_bytes of entries is invalid: it is missing"):
-        decode_manifest(json.dumps(document).encode())
 
 
 # Bundles that are damaged, or made by somebody who means harm.
@@ -302,28 +170,6 @@ def test_every_truncation_and_every_addition_is_refused() -> None:
             opened(data[:end])
     with pytest.raises(BundleError, match="follows"):
         opened(data + b"x")
-
-
-@settings(max_examples=75)
-@given(st.data())
-def test_a_damaged_bundle_is_an_error_and_nothing_else(data: st.DataObject) -> None:
-    bundle = bytearray(WHOLE)
-    kind = data.draw(st.sampled_from(["bytes", "swap", "cut", "zero"]))
-    at = data.draw(st.integers(0, len(bundle) - 1))
-    other = data.draw(st.integers(0, len(bundle) - 1))
-    start, end = sorted((at, other))
-    if kind == "bytes":
-        bundle[at : at + 8] = data.draw(st.binary(min_size=1, max_size=16))
-    elif kind == "swap":
-        bundle[at], bundle[other] = bundle[other], bundle[at]
-    elif kind == "cut":
-        del bundle[start:end]
-    else:
-        bundle[start:end] = bytes(end - start)
-    if bundle == WHOLE:
-        return
-    with pytest.raises(BundleError):
-        verify_bundle(opened(bytes(bundle)))
 
 
 WHOLE = make_bundle(SMALL)
@@ -363,9 +209,6 @@ HOSTILE: dict[str, Change] = {
     "negative": lambda d: d["entries"][0].update(payload_bytes=-7),
     "float": lambda d: d["entries"][0].update(payload_bytes=7.0),
     "true": lambda d: d["entries"][0].update(compile_seconds=True),
-    "huge": lambda d: d["entries"][0].update(payload_bytes=1 << 60),
-    "huge time": lambda d: d["entries"][0].update(created_ns=1 << 64),
-    "huge atime": lambda d: d["entries"][0].update(atime_ns=1 << 64),
     "codec": lambda d: d["entries"][0].update(codec="pickle"),
     "origin": lambda d: d["entries"][0].update(origin=1),
     "no origins": lambda d: d.update(origins=[]),

@@ -173,7 +173,7 @@ def test_names_are_synced_once_and_before_the_ledger(
 
 
 @pytest.mark.parametrize("way", ["push", "pull", "copy", "save", "save-bundle"])
-@pytest.mark.parametrize("trouble", ["damaged", "unsigned", "none"])
+@pytest.mark.parametrize("trouble", ["damaged", "unsigned"])
 def test_a_dry_run_ends_with_the_exit_code_of_the_real_one(
     run_cli: RunCli, there: Path, here: Path, tmp_path: Path, way: str, trouble: str
 ) -> None:
@@ -187,7 +187,7 @@ def test_a_dry_run_ends_with_the_exit_code_of_the_real_one(
     assert not (here).exists()
     assert run_cli(*words).returncode == dry.returncode
     signs = way in ("save", "save-bundle")
-    expected = {"damaged": 3, "unsigned": 0 if signs else 12, "none": 0}
+    expected = {"damaged": 3, "unsigned": 0 if signs else 12}
     assert dry.returncode == expected[trouble]
 
 
@@ -245,7 +245,8 @@ def test_of_refused_entries_the_ledger_learns_nothing_and_no_pin_travels(
     )
     assert run_cli("import", tmp_path / "refused.jxb", "-C", here).returncode == 3
     assert key not in Ledger.load(LocalStore(here))
-    assert run_cli("import", tmp_path / "sound.jxb", "-C", here).returncode == 0
+    for _ in range(2):  # what a bundle records counts once
+        assert run_cli("import", tmp_path / "sound.jxb", "-C", here).returncode == 0
     record = Ledger.load(LocalStore(here)).record(sound)
     assert record is not None
     assert (record.pinned, record.hits, record.payload_sha256 == "1" * 64) == (False, 3, False)
@@ -286,14 +287,8 @@ def test_a_selection_and_a_bound_choose_the_same_entries_every_way(
         assert record is None or not record.hits
 
 
-@pytest.mark.parametrize(("jobs", "at_least"), [(1, 1), (7, 2)])
 def test_an_import_writes_with_as_many_threads_as_it_is_told(
-    there: Path,
-    here: Path,
-    tmp_path: Path,
-    jobs: int,
-    at_least: int,
-    monkeypatch: pytest.MonkeyPatch,
+    there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()
 
@@ -305,9 +300,12 @@ def test_an_import_writes_with_as_many_threads_as_it_is_told(
     monkeypatch.setattr(LocalStore, "write_many", write)
     monkeypatch.setattr(MoveTarget, "batch", 1)
     (tmp_path / "b.jxb").write_bytes(make_bundle(there))
-    jaxcache.open(here, create=True).import_(tmp_path / "b.jxb", jobs=jobs)
-    assert at_least <= len(threads) <= jobs
-    assert names(here) == names(there)
+    for jobs, least in ((1, 1), (7, 2)):
+        threads.clear()
+        here = tmp_path / f"{jobs}"
+        jaxcache.open(here, create=True).import_(tmp_path / "b.jxb", jobs=jobs)
+        assert least <= len(threads) <= jobs
+        assert names(here) == names(there)
 
 
 @pytest.mark.parametrize("way", [*MOVES, "save", "restore", *FROM_BUNDLE])
@@ -337,18 +335,17 @@ def test_verify_agrees_with_a_pull_about_the_ledger_of_a_bucket(
     assert run_cli("verify", "-C", here).returncode == 0
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="a file that cannot be read")
-def test_an_entry_of_the_target_that_the_disk_cannot_read_stops_no_other(
+def test_an_entry_of_the_target_that_cannot_be_read_stops_no_other(
     run_cli: RunCli, there: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = old_copy(here)
     entry = first_entry(here)
     open_ = LocalStore.open
-    unreadable = LocalStore("/proc/self")
 
     def fail(store: LocalStore, name: str) -> BinaryIO:
-        broken = store.url == str(here) and name == entry.name
-        return open_(unreadable, "mem") if broken else open_(store, name)
+        if (store.url, name) == (str(here), entry.name):
+            raise StoreError(name, "input/output error", code="io-error")
+        return open_(store, name)
 
     monkeypatch.setattr(LocalStore, "open", fail)
     for missing in sorted(names(here) - {entry.name})[:2]:

@@ -100,25 +100,19 @@ def test_a_dry_run_into_a_closed_place(run_cli: RunCli, unprivileged: Path, line
         assert reason in real.stderr
 
 
-def test_a_bound_reads_once(run_cli: RunCli, remote: str, local: Path, s3: Proxy) -> None:
-    time.sleep(2)  # the index does not trust files that are younger
-    push = ("push", remote, "-C", local)
-    for command, most in ((push, ENTRIES + 1), (push, 0), (("prune", "-C", remote, "-n"), 0)):
-        s3.forget()
-        assert run_cli(*command, "--max-size", "1MB").returncode == 0
-        assert s3.counts()["get"] <= most
-
-
-def test_many_ledger_segments_become_few(run_cli: RunCli, remote: str, local: Path) -> None:
+def test_many_ledger_segments_become_few(
+    run_cli: RunCli, remote: str, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxcache.cache.move.stores.COMPACT_ABOVE", 9)
     store = open_store(str(local))
     bucket = open_store(remote)
-    for number in range(70):  # a local ledger is compacted as it is written
+    for number in range(12):  # a local ledger is compacted as it is written
         assert append(store if number < 6 else bucket, [Event("k", "hit", 10**18 + number)])
     assert told(run_cli, "push", remote, "-C", local)["ledger_segments"] == 6
     assert len(list(bucket.list(LEDGER_DIR))) == 1
     record = Ledger.load(bucket).record("k")
     assert record is not None
-    assert record.hits == 70
+    assert record.hits == 12
     # What was compacted away does not come again, from here or from the bucket.
     assert told(run_cli, "push", remote, "-C", local)["ledger_segments"] == 0
     # Of a bucket, only the records of entries that were carried are taken over.
@@ -184,6 +178,9 @@ def test_dates_travel(run_cli: RunCli, bucket: str, corpus: Path, tmp_path: Path
     capped = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "capped"))
     name = min(names(capped))
     os.utime(capped / name, ns=(10**18, 10**18))
+    assert run_cli("copy", capped, tmp_path / "copied").returncode == 0
+    for stamp in capped.glob("*-atime"):  # of a new directory as of the one that fills it
+        assert (tmp_path / "copied" / stamp.name).read_bytes() == stamp.read_bytes()
     assert run_cli("push", bucket, "-C", capped).returncode == 0
     found = told(run_cli, "ls", "-C", bucket)
     assert {e["last_used_from"] for e in found["entries"]} == {"mtime"}
@@ -218,9 +215,7 @@ def test_only_what_a_trusted_key_has_signed(
     assert {t["file"] for t in some["untrusted"]} == {one, two}
     assert names(place) == set(rest)
     # What was pushed is sealed; that changes bytes and no payload.
-    sealed = run_cli("seal", "-C", bucket).stderr
-    assert "sealed 1 entry (4 B of checksums added to " in sealed
-    assert f"to look for earlier damage: jaxcache verify --level load -C {bucket}\n" in sealed
+    assert "sealed 1 entry" in run_cli("seal", "-C", bucket).stderr
     again = tmp_path / "again"
     assert run_cli(*pull, "-C", again).returncode == 12
     assert names(again) == set(rest)
@@ -373,17 +368,6 @@ def fifty(corpus: Path, tmp_path: Path) -> Path:
     return directory
 
 
-def start(home: Path, *args: str | Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", *map(str, args)],
-        env=clean_environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def run_interrupted(
     s3: Proxy, verb: str, send: int, home: Path, *args: str | Path
 ) -> tuple[int, str]:
@@ -400,7 +384,14 @@ def run_interrupted(
         return "slow"
 
     s3.fault = fault
-    process = start(home, *args, "--jobs", "4")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", *map(str, args), "--jobs", "4"],
+        env=clean_environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     started.set()
     _, said = process.communicate(timeout=120)
     time.sleep(0.5)  # what was under way arrives, as it would at a real server
@@ -443,24 +434,6 @@ def test_what_was_interrupted_resumes(
     assert s3.counts()[verb] == len(everything - there)
     assert s3.counts()["get"] == 0 or command == "pull"
     assert run_cli("diff", fifty, bucket if command == "push" else here).returncode == 0
-
-
-def test_two_pushers_at_once(run_cli: RunCli, fifty: Path, bucket: str, tmp_path: Path) -> None:
-    files = sorted(fifty.iterdir())
-    directories = [tmp_path / "one", tmp_path / "two"]
-    for directory, some in zip(directories, (files[:40], files[10:]), strict=True):
-        directory.mkdir()
-        for file in some:
-            shutil.copy2(file, directory)
-    pushers = [start(tmp_path, "push", bucket, "-C", each, "--json") for each in directories]
-    results = []
-    for pusher in pushers:
-        out, said = pusher.communicate(timeout=120)
-        assert pusher.returncode == 0, said
-        results.append(json.loads(out))
-    assert sum(len(r["carried"]) for r in results) >= len(files)
-    assert not any(r["failed"] for r in results)
-    assert run_cli("diff", fifty, bucket).returncode == 0
 
 
 WRITER = """

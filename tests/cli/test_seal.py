@@ -133,11 +133,6 @@ def test_a_ledger_of_many_segments_is_compacted(run_cli: RunCli, local: Path) ->
     assert len(ledger) == 8
 
 
-def test_levels_have_bounds(run_cli: RunCli, tmp_path: Path) -> None:
-    for level in ("0", "23", "x"):
-        assert run_cli("seal", "-C", tmp_path, "--recompress", level).returncode == 2
-
-
 def test_a_refused_write_is_no_damage(local: Path, tmp_path: Path) -> None:
     """With a limit of 0 bytes per file, as on a disk without room."""
     line = f"ulimit -f 0; exec {sys.executable} -m jaxcache seal --recompress 19 -C {local}"

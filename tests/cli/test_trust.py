@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import threading
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bundling import copy_of
@@ -231,29 +233,27 @@ def test_no_name_has_another_file_signed(tmp_path: Path, end: str) -> None:
     assert load_signed(store, [ME]) == {hostile: {"1" * 64}}
 
 
-@pytest.mark.parametrize("spoil", ["signed", "signatures", "public_key", "format", "cut", "deep"])
+#: Each makes other text of a document of signatures.
+SPOIL: dict[str, Callable[[Any], str]] = {
+    "other content": lambda d: json.dumps(d).replace("a-cache", "b-cache"),
+    "one signature": lambda d: json.dumps(d | {"signatures": d["signatures"][:1]}),
+    "another's signature": lambda d: json.dumps(
+        d | {"signatures": [d["signatures"][0] | {"public_key": d["signatures"][1]["public_key"]}]}
+    ),
+    "a list": lambda d: json.dumps([d]),
+    "cut": lambda d: json.dumps(d)[:-5],
+    "deep": lambda d: "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("spoil", SPOIL)
 def test_what_was_changed_counts_for_nothing(tmp_path: Path, spoil: str) -> None:
     other = ed25519.Ed25519PrivateKey.generate()
     store = LocalStore(tmp_path)
     write_signatures(store, {"a-cache": "0" * 64}, [other, KEY], now_ns=1)
     (path,) = (tmp_path / SIGNATURES_DIR).iterdir()
-    document = json.loads(path.read_text())
     assert load_signed(store, [ME]) == {"a-cache": {"0" * 64}}
-    if spoil == "signed":
-        document["signed"] = document["signed"].replace("a-cache", "b-cache")
-    elif spoil == "signatures":
-        document["signatures"] = document["signatures"][:1]
-    elif spoil == "public_key":
-        document["signatures"][0]["public_key"] = document["signatures"][1]["public_key"]
-        del document["signatures"][1]
-    elif spoil == "format":
-        document = [document]
-    text = json.dumps(document)
-    if spoil == "cut":
-        text = text[:-5]
-    elif spoil == "deep":
-        text = "[" * 100_000
-    path.write_text(text)
+    path.write_text(SPOIL[spoil](json.loads(path.read_text())))
     assert load_signed(store, [ME]) == {}
 
 
@@ -403,7 +403,7 @@ def test_a_file_that_others_may_write_counts_for_nothing(
     assert (located(run_cli, tmp_path)[0] == theirs) == private
 
 
-def test_the_directory_of_the_configuration_is_the_users_alone_under_any_umask(
+def test_the_configuration_is_the_users_alone_under_any_umask_or_trusts_nothing(
     run_cli: RunCli, clone: Path, own_cache: Path, tmp_path: Path
 ) -> None:
     before = os.umask(0)
@@ -414,16 +414,9 @@ def test_the_directory_of_the_configuration_is_the_users_alone_under_any_umask(
         os.umask(before)
     for directory in (".config", ".config/jaxcache", ".cache/jaxcache"):
         assert (tmp_path / directory).stat().st_mode & 0o022 == 0, directory
-
-
-def test_a_list_of_trusted_projects_that_others_may_write_trusts_nothing(
-    run_cli: RunCli, clone: Path, own_cache: Path, tmp_path: Path
-) -> None:
-    assert run_cli("trust", "here", "--yes", cwd=clone).returncode == 0
     (tmp_path / ".config" / "jaxcache" / "trusted-projects").chmod(0o666)
     cache, said = located(run_cli, clone)
-    assert cache == str(own_cache)
-    assert "trusted-projects: every user may write it" in said
+    assert (cache, "trusted-projects: every user may write it" in said) == (str(own_cache), True)
 
 
 def test_what_restricts_counts_anyway(run_cli: RunCli, clone: Path, own_cache: Path) -> None:

@@ -19,22 +19,12 @@ from jaxcache.cache.move.import_bundle import execute_import, plan_import
 from jaxcache.cache.move.plan import Outcome
 from jaxcache.core.names import CACHE_TAG
 from jaxcache.entry.codec import decompress_chunks
-from jaxcache.model import FileInfo
 from jaxcache.store import make_store
-from jaxcache.store.base import NewFile
 from jaxcache.store.local import LocalStore
 
 SMALL = CORPUS / "0.4.38-cpu-zstd"
 #: No file of a test is young then.
 LATER_NS = 4 * 10**18
-
-
-def write_new(store: LocalStore, file: NewFile) -> FileInfo:
-    """Write one file of ``write_many`` by the methods for single files."""
-    name, chunks, mtime_ns, replace, expected = file
-    if expected is not None:
-        return store.rewrite(file, expected)
-    return store.write(name, chunks, mtime_ns=mtime_ns, replace=replace)
 
 
 def make_bundle(cache: Path, *, signers: tuple[Any, ...] = (), **options: Any) -> bytes:

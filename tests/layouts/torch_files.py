@@ -31,9 +31,9 @@ def cut(path: Path, keep: float = 0.5) -> Path:
     return path
 
 
-def flip(path: Path, at: float = 0.5) -> Path:
+def flip(path: Path) -> Path:
     data = bytearray(path.read_bytes())
-    data[int(len(data) * at)] ^= 1
+    data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
     return path
 

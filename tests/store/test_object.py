@@ -83,38 +83,6 @@ def test_urls_that_make_no_sense(url: str, code: str) -> None:
     assert "secret" not in caught.value.message
 
 
-def test_every_scheme_of_a_service_has_its_hint(bucket: str, s3: Proxy) -> None:
-    s3.fault = times(99, 401, "list")
-    with pytest.raises(NoCacheError) as caught:
-        list(open_store(bucket.replace("s3://", "s3a://")).list())
-    assert caught.value.code == "no-credentials"
-    assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("status", "verb", "code"),
-    [
-        (403, "list", "permission-denied"),
-        (403, "get", "permission-denied"),
-        (403, "put", "read-only"),
-        (401, "list", "no-credentials"),
-    ],
-)
-def test_refusals_have_names(bucket: str, s3: Proxy, status: int, verb: str, code: str) -> None:
-    store = open_store(bucket)
-    store.write("a", [b"x"])
-    s3.fault = times(99, status, verb)
-    attempt = {
-        "list": lambda: list(store.list()),
-        "get": lambda: store.read("a", limit=1),
-        "put": lambda: store.write("b", [b"x"]),
-    }[verb]
-    with pytest.raises(JaxcacheError) as caught:
-        attempt()
-    assert caught.value.code == code
-    assert len([s for s in s3.seen if s.status == status]) == 1  # asked once
-
-
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     script = (
         "import sys; sys.modules['obstore'] = None\n"
@@ -183,18 +151,16 @@ def test_a_time_that_no_file_can_have_is_none(bucket: str, s3_server: S3Server) 
         assert abs(info.mtime_ns - time.time_ns()) < 10**13  # when it was put
 
 
-@pytest.mark.parametrize("most", [9, 10])
-def test_an_object_larger_than_any(bucket: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_an_object_larger_than_any(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(bucket)
     store.write("a", [b"x" * 10])
-    monkeypatch.setattr("jaxcache.store.object.store.MAX_OBJECT_BYTES", most)
-    if most == 10:
-        with store.open("a") as file:
-            assert file.read() == b"x" * 10
-    else:
-        with pytest.raises(StoreError) as caught:
-            store.open("a")
-        assert caught.value.code == "too-large"
+    monkeypatch.setattr("jaxcache.store.object.store.MAX_OBJECT_BYTES", 10)
+    with store.open("a") as file:
+        assert file.read() == b"x" * 10
+    monkeypatch.setattr("jaxcache.store.object.store.MAX_OBJECT_BYTES", 9)
+    with pytest.raises(StoreError) as caught:
+        store.open("a")
+    assert caught.value.code == "too-large"
 
 
 def test_a_name_that_sounds_like_an_error_is_missing_like_any_other(bucket: str) -> None:
@@ -239,38 +205,6 @@ def test_a_listing_that_was_requested_ahead_is_requested_once(bucket: str, s3: P
     assert s3.counts() == {"list": 2}
     store.write("b", [b"x"])
     assert [i.name for i in store.list()] == ["a", "b"]
-
-
-def test_two_that_write_the_same_name_do_not_mix(bucket: str) -> None:
-    stores = [open_store(bucket) for _ in range(4)]
-    won: list[int] = []
-
-    def write(number: int) -> None:
-        try:
-            stores[number].write("a", [bytes([number]) * 50_000], replace=False)
-            won.append(number)
-        except ExistsError:
-            pass
-
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert stores[0].read("a", limit=60_000) in [bytes([n]) * 50_000 for n in won]
-
-
-def test_many_deletes_are_few_requests(bucket: str, s3: Proxy, s3_server: S3Server) -> None:
-    store = open_store(bucket)
-    s3_server.fill(bucket, [f"n{i:04d}" for i in range(1_500)])
-    seen = sorted(store.list())
-    changed = store.write("n0007", [b"changed"])
-    s3.forget()
-    outcomes = list(store.delete_many(seen))
-    assert outcomes == [info.name != changed.name for info in seen]
-    assert [i.name for i in store.list()] == ["n0007"]
-    assert s3.counts()["delete"] == 2
-    assert s3.counts()["head"] == 0
 
 
 def test_a_delete_of_many_that_fails_is_told_of_each(bucket: str, s3: Proxy) -> None:

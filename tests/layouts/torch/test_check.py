@@ -79,8 +79,6 @@ def wrong_class(path: Path) -> Path:
 
 FAULTS: list[tuple[str, Callable[[Path], Path], set[str]]] = [
     ("aotautograd/*/*", cut, {"truncated"}),
-    ("aotautograd/*/*", empty, {"empty"}),
-    ("aotautograd/*/*", flip, {"digest-mismatch", "bad-payload", "truncated"}),
     ("aotautograd/*/*", wrong_class, {"wrong-class"}),
     ("fxgraph/*/*/*", cut, {"truncated"}),
     ("fxgraph/*/*/*", empty, {"empty"}),
@@ -96,9 +94,7 @@ FAULTS: list[tuple[str, Callable[[Path], Path], set[str]]] = [
     ("*/*.main.so", useless, {"source-mismatch"}),
     ("*/*.main.cpp", empty, {"empty"}),
     ("*/*.main.cpp", cut, {"source-mismatch"}),
-    ("*/*.main.cpp", partial(cut, keep=0.1), {"source-mismatch"}),
     ("*/*.main.cpp", flip, {"source-mismatch"}),
-    ("*/*.main.cpp", partial(flip, at=0.1), {"source-mismatch"}),
     ("*/*.main.cpp", zeros, {"bad-payload"}),
     ("*/c" + "?" * 51 + ".cpp", empty, {"empty"}),
 ]
@@ -118,6 +114,8 @@ RECORDED: list[tuple[str, Callable[[Path], Path], set[str]]] = [
     ("*/*.main.cpp", call_otherwise, {"digest-mismatch"}),
     ("*/*.main.so", swap, {"digest-mismatch"}),
     ("*/*.main.so", invert, {"digest-mismatch"}),
+    ("*/c" + "?" * 51 + ".so", flip, {"digest-mismatch"}),  # what torch tried of the compiler
+    ("*/c" + "?" * 51 + ".cpp", flip, {"digest-mismatch"}),
 ]
 
 
@@ -296,23 +294,6 @@ def test_quick_reads_no_graph(run_cli: RunCli, torch_cache: Path) -> None:
     assert verify(run_cli, torch_cache, "--level", "quick", code=0)["proven"] == 0
     empty(first_file(torch_cache, "fxgraph/*/*/*"))
     assert verify(run_cli, torch_cache, "--level", "quick", code=1)
-
-
-@pytest.mark.parametrize("pattern", ["*/*.main.so", f"*/c{'?' * 51}.so", f"*/c{'?' * 51}.cpp"])
-def test_a_flipped_bit_of_recorded_code(run_cli: RunCli, torch_cache: Path, pattern: str) -> None:
-    """Of kernels, and of what torch tried of the compiler."""
-    kernel = first_file(torch_cache, pattern)
-    data = kernel.read_bytes()
-    flip(kernel)
-    assert run_cli("verify", "-C", torch_cache).returncode == 0  # nobody knows better
-    kernel.write_bytes(data)
-    record_new_code(open_store(str(torch_cache)), 0, unrecorded=False)
-    assert run_cli("verify", "-C", torch_cache).returncode == 0
-    flip(kernel)
-    found = {p["file"]: p["kind"] for p in verify(run_cli, torch_cache, "--fix")["problems"]}
-    assert found[str(kernel.relative_to(torch_cache))] == "digest-mismatch"
-    assert not kernel.exists()
-    assert run_cli("verify", "-C", torch_cache).returncode == 0
 
 
 def test_a_kernel_that_was_compiled_anew(run_cli: RunCli, torch_cache: Path) -> None:

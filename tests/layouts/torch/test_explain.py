@@ -1,6 +1,5 @@
 """``explain`` between two FX graphs: by the hashes of their keys' parts."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,19 +119,6 @@ def test_a_part_that_alone_differs_is_the_cause(
     assert (found["fix"] is not None) is has_fix
 
 
-def test_another_version_and_another_program(run_cli: RunCli, torch_cache: Path) -> None:
-    keys = change_parts(torch_cache, "torch_version", "inductor_config[debug]", "gm")
-    found = explain(run_cli, torch_cache, *keys)["differences"]
-    named = {d["component"]: d["cause"] for d in found}
-    assert named == {
-        "torch_version": "torch-version",
-        "inductor_config[debug]": "config",
-        "gm": "code",
-    }
-    assert all("this alone brings no hit" in d["meaning"] for d in found)
-    assert not [d["fix"] for d in found if d["fix"]]
-
-
 @pytest.mark.parametrize("name", ["nested_inductor_config_patches", "compile_on_one_rank"])
 def test_an_unknown_part_is_named(run_cli: RunCli, torch_cache: Path, name: str) -> None:
     """Beside the program, and in the place of a part that only the other torch has."""
@@ -141,13 +127,3 @@ def test_an_unknown_part_is_named(run_cli: RunCli, torch_cache: Path, name: str)
     assert (found[name]["cause"], found[name]["left"]) == ("unknown", None)
     assert found[name]["meaning"].startswith("a part of the key that is not known here")
     assert (len(found), found["gm"]["cause"]) == (3, "code")
-
-
-def test_the_program_of_a_large_model_is_kept_whole(golden: Path) -> None:
-    file = next(p for p in (golden / "fxgraph").rglob("*") if p.is_file() and p.suffix != ".lock")
-    program = "\n".join(f"def forward_{n}(self): pass" for n in range(1000))
-    key_line = f"[{'a' * 51}] gm: {program}"
-    (component,) = replace(
-        decode_graph(file.read_bytes(), "fxgraph"), key_lines=(key_line,)
-    ).components
-    assert component.text == program

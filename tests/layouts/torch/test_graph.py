@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import CORPUS, RunCli
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.layouts.torch.graph import decode_graph
@@ -56,6 +56,7 @@ def plain(value: Any) -> Any:
     return value
 
 
+@settings(max_examples=50)
 @given(VALUES, st.integers(3, 5))
 def test_what_pickle_wrote_is_read(value: Any, protocol: int) -> None:
     assert plain(read_pickle(pickle.dumps(value, protocol)).root) == value
@@ -279,8 +280,9 @@ def test_classes_among_guards(run_cli: RunCli, torch_cache: Path, precompiled: b
     assert "__main__.Model" in decode_graph(data, "dynamo").globals
 
 
-def test_the_operations_of_all_guards_are_bounded_together() -> None:
-    guards = b"\x80\x04" + b"N0" * 300_000 + b"N."
+def test_the_operations_of_all_guards_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxcache.layouts.torch.pickled.MAX_OPERATIONS", 1_000)
+    guards = b"\x80\x04" + b"N0" * 300 + b"N."
     one = b"}X\x0c\0\0\0guards_stateB" + len(guards).to_bytes(4, "little") + guards + b"s"
     data = b"\x80\x04ctorch._dynamo.package\nPrecompileCacheEntry\n)\x81}X\x01\0\0\0a](%besb."
     decode_graph(data % one, "dynamo")

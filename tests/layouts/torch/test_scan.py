@@ -29,19 +29,6 @@ def test_graphs_of_a_function(run_cli: RunCli, golden: Path, torch_cache: Path) 
     assert {g["name"] for g in groups} == {"scale", "loss", "spread"}
 
 
-def test_a_pipe_says_how_many_files_it_leaves_out(run_cli: RunCli, torch_cache: Path) -> None:
-    key = two_tier_graph(run_cli, torch_cache)["key"]
-    files = told(run_cli, "show", "-C", torch_cache, key)["files"]
-    inner = next(torch_cache / f["file"] for f in files if f["file"].startswith("fxgraph/"))
-    for letter in "ab":  # other graphs under its key
-        shutil.copy(inner, inner.with_name(letter * 51))
-    count = len(told(run_cli, "show", "-C", torch_cache, key)["files"])
-    lines = run_cli("show", "-C", torch_cache, key).stdout.splitlines()
-    assert f"files.more\t{count - 8} (--verbose lists all)" in lines
-    lines = run_cli("show", "-C", torch_cache, key, "--verbose").stdout.splitlines()
-    assert sum(line.startswith("files[") and ".file\t" in line for line in lines) == count
-
-
 def test_kernels_alone_are_known_by_their_locks(run_cli: RunCli, torch_cache: Path) -> None:
     """Where graphs are kept elsewhere, or were removed."""
     kernel = first_file(torch_cache, "*/*.main.so")

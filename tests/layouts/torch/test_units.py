@@ -164,8 +164,7 @@ def test_guards_that_differ_late(run_cli: RunCli, torch_cache: Path) -> None:
     assert key not in {r["key"].partition("-")[2] for r in done["removed"]}
 
 
-@pytest.mark.parametrize("policy", ["lru", "cost"])
-@pytest.mark.parametrize("share", [0.8, 0.5, 0.3])
+@pytest.mark.parametrize(("share", "policy"), [(0.8, "lru"), (0.5, "cost"), (0.3, "lru")])
 def test_a_bound_holds(run_cli: RunCli, torch_cache: Path, share: float, policy: str) -> None:
     bound = int(size(torch_cache) * share)
     args = ("--max-size", f"{bound}", "--policy", policy)
@@ -178,7 +177,7 @@ def test_a_bound_holds(run_cli: RunCli, torch_cache: Path, share: float, policy:
     )
     assert sound(run_cli, torch_cache)
     assert len(probes(torch_cache)) == 12
-    if (share, policy) == (0.5, "cost"):  # which keeps what took longest
+    if policy == "cost":  # which keeps what took longest
         assert "scale" in {e["function"] for e in graphs(run_cli, torch_cache)}
 
 
@@ -209,19 +208,6 @@ def test_a_limit_takes_leftovers_first(run_cli: RunCli, torch_cache: Path) -> No
     found = run(run_cli, "prune", torch_cache, "--max-size", "2MB", "--grace", "0s", "-y")
     assert "entry" not in {r["kind"] for r in found["removed"] if r["reason"] == "max-size"}
     assert not left.exists() and first_file(torch_cache, "fxgraph/*/*/*").exists()
-
-
-def test_what_is_kept_keeps_what_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
-    loss = two_tier_graph(run_cli, torch_cache)
-    args = ("--max-size", "600kB", "--keep", loss["hash"])
-    done = run(run_cli, "prune", torch_cache, *args, "-y")
-    left = run_cli("ls", "-q", "-C", torch_cache).stdout
-    assert loss["hash"] in left
-    spared = run(run_cli, "prune", torch_cache, "--unused-for", "0s", "--keep", loss["hash"], "-n")
-    assert spared["held"] == {"kept": spared["protected"]}
-    assert all(key in left for key in loss["references"])
-    assert done["kept"] == 3
-    assert sound(run_cli, torch_cache)
 
 
 @pytest.mark.parametrize("kind", ["aotautograd", "fxgraph"])
@@ -287,6 +273,8 @@ def test_nothing_to_bound_is_a_usage_error(run_cli: RunCli, torch_cache: Path) -
 def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
     listed = graphs(run_cli, torch_cache)
     key = next(e["key"] for e in listed if e["module"] == "aotautograd")
+    spared = run(run_cli, "prune", torch_cache, "--unused-for", "0s", "--keep", key, "-n")
+    assert spared["held"] == {"kept": spared["protected"]}
     assert run(run_cli, "pin", torch_cache, key)["pinned"] == [key]
     done = run(run_cli, "prune", torch_cache, "--max-entries", "1", "--grace", "0s", "-y", code=3)
     assert done["held"] == {"pinned": 1}
@@ -299,22 +287,6 @@ def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cach
     assert refused.returncode == 1 and "is pinned" in refused.stderr
     assert run(run_cli, "pin", torch_cache, "--remove", key)["unpinned"] == [key]
     assert run_cli("rm", "-C", torch_cache, key, "-y").returncode == 0
-
-
-def test_code_of_others_makes_a_graph_no_cheaper(run_cli: RunCli, torch_cache: Path) -> None:
-    """Such as passes of the user's own."""
-    for graph in graphs(run_cli, torch_cache):
-        if (graph["function"], graph["module"]) == ("scale", "aotautograd"):
-            path = torch_cache / graph["file"]
-            data = path.read_bytes().replace(b"torch._subclasses", b"users._subclasses")
-            path.unlink()
-            path = path.with_name(digest_of(data))
-            path.write_bytes(data)
-            os.utime(path, ns=(0, 0))
-    bound = int(size(torch_cache) * 0.4)
-    run(run_cli, "prune", torch_cache, "--max-size", f"{bound}", "-y")
-    kept = {tuple(e["problems"]) for e in graphs(run_cli, torch_cache) if e["function"] == "scale"}
-    assert ("foreign-globals",) in kept
 
 
 def make_unreadable(graph: Path) -> None:
