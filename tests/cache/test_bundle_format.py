@@ -1,6 +1,6 @@
 """The file of a bundle: those of before are read, and it is believed in nothing.
 
-The golden record has the bytes of new bundles.
+Hypothesis makes manifests; the golden record has the bytes of new bundles.
 """
 
 import errno
@@ -29,6 +29,8 @@ from bundling import (
     payload_of,
 )
 from conftest import CORPUS
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxcache.cache.archive import MAX_MANIFEST_VALUES
 from jaxcache.cache.bundle.format import (
@@ -52,6 +54,7 @@ from jaxcache.cache.bundle.reader import verify_bundle
 from jaxcache.cache.recipe import open_recipe
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
 from jaxcache.cache.verify.check import check_unknown_pieces
+from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import UntrustedError
 
 GOLDEN = CORPUS.parent / "containers"
@@ -84,6 +87,18 @@ MANIFEST = Manifest(
 DOCUMENT = json.loads(encode_manifest(MANIFEST))
 
 
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["../x", "/etc/passwd", "jit_f-" + "a" * 64, "a" * 300, "\udc80", 2**70]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
 @pytest.mark.parametrize("layout", ["jax", "torch"])
 def test_there_and_back(layout: str) -> None:
     manifest = MANIFEST
@@ -93,6 +108,49 @@ def test_there_and_back(layout: str) -> None:
     data = encode_manifest(manifest)
     assert decode_manifest(data) == manifest
     assert (b"layout" in data) == (layout != "jax"), "as bundles were before there was another"
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value inside."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [at]
+    for name, one in inner:
+        found += places(one, (*at, name)) if isinstance(one, dict | list) else [(*at, name)]
+    return found
+
+
+PLACES = [p for p in places(DOCUMENT) if p]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
+def test_any_value_anywhere_is_refused_or_harmless(changes: list[tuple[Any, Any]]) -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    for place, value in changes:
+        at = document
+        try:
+            for name in place[:-1]:
+                at = at[name]
+            at[place[-1]] = value
+        except (TypeError, KeyError, IndexError):
+            continue
+    try:
+        manifest = decode_manifest(json.dumps(document).encode())
+    except BundleError:
+        return
+    assert manifest.content_bytes == manifest.announced_bytes
+    names = [i.file for i in manifest.items]
+    for name in names:
+        assert split_name(name)[0] in (FileKind.ENTRY, FileKind.LEGACY_ENTRY)
+        assert "/" not in name
+        assert len(name.encode()) <= 255
+    for item in manifest.items:
+        assert 0 <= item.compile_seconds < 1 << 31
+        assert (item.atime_ns or 0).to_bytes(8, "little")
+        assert manifest.origin_of(item)
+    for file in manifest.files:
+        assert split_name(file.name)[0] in (FileKind.KERNEL_CACHE, FileKind.AUTOTUNE)
+    assert decode_manifest(encode_manifest(manifest)) == manifest
 
 
 def test_names_are_as_long_as_a_file_system_takes() -> None:

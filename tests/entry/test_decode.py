@@ -1,9 +1,12 @@
 """Decoding real entries of every generation, forged ones, damaged ones and hostile ones."""
 
 import io
+import json
 import os
 import sys
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -16,18 +19,48 @@ from processes import sh
 from entry import forge
 from jaxcache.core.names import parse_key
 from jaxcache.core.wire import Field, write_varint
-from jaxcache.entry.contents import ArrayType, Contents, Program
+from jaxcache.entry.contents import ArrayType, Contents, Program, signature
 from jaxcache.entry.decode import decode_payload, read_contents
 from jaxcache.entry.envelope import tell_platform
 from jaxcache.entry.names import split_name
 from jaxcache.entry.summary import summarize_contents
 
+#: What every entry of the corpus decodes to; JAXCACHE_UPDATE_GOLDEN=1 writes it anew.
+GOLDEN = Path(__file__).parents[1] / "data" / "decoded.json"
 ENTRIES = sorted(CORPUS.glob("*/*-cache"))
 
 
 def decode_file(path: Path, module: str | None = None) -> Contents:
     with open(path, "rb") as file:
         return read_contents(file, path.stat().st_size, module)
+
+
+def facts(contents: Contents) -> dict[str, Any]:
+    """The gist of an entry, for the golden file."""
+    program, device, options = contents.program, contents.device, contents.compile_options
+    assert program is not None
+    return {
+        "signature": signature(program.parameters, program.results),
+        "instructions": program.instructions,
+        "computations": program.computations,
+        "opcodes": program.opcodes,
+        "custom_calls": program.custom_calls,
+        "source": [f"{s.file}:{s.line} {s.function}" for s in contents.source],
+        "memory": astuple(contents.memory),
+        "device": [
+            device.platform,
+            device.target,
+            device.name,
+            device.toolkit,
+            device.cudnn,
+            device.cpu_triple,
+            None if device.cpu_features is None else len(device.cpu_features),
+        ],
+        "options": [options.num_replicas, options.num_partitions, options.device_assignment],
+        "flags_changed": options.flags_changed,
+        "format": [contents.format.ifrt_version, contents.format.abi, contents.format.container],
+        "written_in_cache_dir": contents.written_in_cache_dir,
+    }
 
 
 def test_every_real_entry_decodes() -> None:
@@ -40,6 +73,13 @@ def test_every_real_entry_decodes() -> None:
         other = decode_file(path, "jit_other")
         assert [kind for kind, _ in other.problems] == ["module-mismatch"]
         assert other.program  # and is still read
+
+
+def test_what_real_entries_decode_to_has_not_changed() -> None:
+    found = {f"{p.parent.name}/{p.name}": facts(decode_file(p)) for p in ENTRIES}
+    if os.environ.get("JAXCACHE_UPDATE_GOLDEN"):
+        GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
+    assert json.loads(json.dumps(found)) == json.loads(GOLDEN.read_text())
 
 
 @pytest.mark.parametrize("snappy", [False, True])
@@ -327,6 +367,25 @@ def test_riegeli_hashes_catch_every_flipped_bit(data: st.DataObject) -> None:
 def test_foreign_bytes_are_a_finding(data: bytes) -> None:
     assert decode_payload(data).problems
     assert decode_payload(forge.ifrt(data)).problems
+
+
+@given(
+    st.recursive(
+        st.binary(max_size=20),
+        lambda inner: st.lists(st.tuples(st.integers(1, 20), inner), max_size=6).map(
+            lambda fields: b"".join(forge.message(n, v) for n, v in fields)
+        ),
+        max_leaves=40,
+    )
+)
+@settings(max_examples=150)
+def test_well_formed_nonsense_never_raises(data: bytes) -> None:
+    decode_payload(data)
+    decode_payload(forge.outer(data, data))
+    decode_payload(forge.outer(forge.cpu_result(data, data), data))
+    decode_payload(forge.outer(forge.cpu_result(forge.module(extra=data), data), data))
+    decode_payload(forge.riegeli([data]))
+    decode_payload(forge.riegeli(forge.split(b"xla.TpuExecutableProto", [data]), snappy=True))
 
 
 def nested_shape(depth: int) -> bytes:
