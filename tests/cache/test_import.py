@@ -29,9 +29,6 @@ from ways import OLD_NS, names, old_copy
 import jaxcache
 from jaxcache.cache.bundle.format import Bundle, BundleError, open_bundle, read_bundle
 from jaxcache.cache.bundle.reader import verify_bundle
-from jaxcache.cache.ledger.record import HIT, Event
-from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.write import append
 from jaxcache.cache.move import import_bundle, stores
 from jaxcache.cache.move.bundle_file import write_stream
 from jaxcache.cache.move.export_plan import plan_export
@@ -158,19 +155,6 @@ def test_what_was_compressed_well_stays_as_small(
     exported = write_stream(store, plan_export(store, now_ns=0))
     exported.stream.close()
     assert exported.size_bytes <= exported.manifest.source_bytes
-
-
-def test_the_ledger_learns_only_of_what_was_written(conflicting: Path, tmp_path: Path) -> None:
-    keys = sorted(name.removesuffix("-cache") for name in names(conflicting))
-    append(LocalStore(conflicting), [Event(key, HIT, 5) for key in keys])
-    bundle = opened(make_bundle(conflicting))
-    (tmp_path / "new").mkdir()
-    store = LocalStore(tmp_path / "new")
-    plan = plan_import(store, bundle, cache_dir=store.url)
-    (tmp_path / "new" / f"{keys[-1]}-cache").mkdir()  # since it was planned
-    done = execute_import(store, bundle, plan)
-    assert [f.key for f in done.failed] == [keys[-1]]
-    assert set(Ledger.load(store)) == {s.key for s in done.written} == set(keys[:-1])
 
 
 def test_no_entry_is_ever_missing(conflicting: Path, monkeypatch: pytest.MonkeyPatch) -> None:

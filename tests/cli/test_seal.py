@@ -20,11 +20,9 @@ from failing import let_fail
 from processes import sh
 from ways import names
 
-from jaxcache.cache.ledger.record import HIT, PAYLOAD, Event, digest_facts
-from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.write import append
 from jaxcache.cache.seal import SealResult, execute_seal, plan_seal
-from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.model import reporting_to
 from jaxcache.store import open_store
 from jaxcache.store.base import NewFile
@@ -118,19 +116,6 @@ def test_a_bad_entry_is_reported_and_not_cemented(run_cli: RunCli, local: Path) 
     assert found == {path.name: kind for path, kind in bad.items()}
     assert len(document["sealed"]) == 4
     assert {path: path.read_bytes() for path in bad} == before
-
-
-def test_a_ledger_of_many_segments_is_compacted(run_cli: RunCli, local: Path) -> None:
-    store = open_store(str(local))
-    key = "jit_step-" + "a" * 64
-    for at in range(COMPACT_ABOVE + 1):
-        append(store, [Event(key, HIT, at)])
-    seal(run_cli, local)
-    ledger = Ledger.load(store)
-    assert len(ledger.segments) <= 2  # the compacted one, and what seal has added
-    record = ledger.record(key)
-    assert record and record.hits == COMPACT_ABOVE + 1
-    assert len(ledger) == 8
 
 
 def test_a_refused_write_is_no_damage(local: Path, tmp_path: Path) -> None:

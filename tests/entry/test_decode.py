@@ -110,8 +110,6 @@ def test_a_tpu_executable(snappy: bool, per_chunk: int) -> None:
     ("generation", "variant", "name"),
     [
         (1, b"", "TPU v2"),
-        (2, b"", "TPU v3"),
-        (3, b"", "TPU v4"),
         (4, b"", "TPU v5"),
         (4, b"lite", "TPU v5 lite"),
         (5, b"", "TPU v6 lite"),

@@ -53,16 +53,6 @@ def test_what_is_damaged_stays_and_the_rest_travels(
     assert files(torch_cache).keys() - files(tmp_path / "there") == {bad}
 
 
-def test_an_increment_holds_what_is_new(
-    run_cli: RunCli, golden: Path, torch_cache: Path, tmp_path: Path
-) -> None:
-    gone = first_file(torch_cache, "aotautograd/*/*")
-    gone.unlink()
-    told(run_cli, "export", "-C", golden, tmp_path / "i.jxb", "--since", torch_cache)
-    run_cli("import", tmp_path / "i.jxb", "-C", tmp_path / "x")
-    assert set(files(tmp_path / "x")) == {str(gone.relative_to(torch_cache))}
-
-
 def test_an_import_heals_what_is_damaged(
     run_cli: RunCli, golden: Path, torch_cache: Path, tmp_path: Path
 ) -> None:
