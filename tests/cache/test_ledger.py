@@ -246,17 +246,6 @@ def test_compacting_changes_no_record(tmp_path_factory: pytest.TempPathFactory, 
 FACTS = {"jax_version": "0.10.2", "script": "train.py", "components": {"computation": "a" * 64}}
 
 
-def test_a_ledger_stays_small_however_often_entries_are_hit(tmp_path: Path, store: Store) -> None:
-    keys = [f"jit_f{i}-{i:064x}" for i in range(5)]
-    for run in range(300):
-        assert append(store, [Event(key, HIT, run, FACTS) for key in keys])
-    assert len(segments(tmp_path)) <= COMPACT_ABOVE + 1
-    assert sum(s.stat().st_size for s in segments(tmp_path)) < 200_000
-    record = load(tmp_path).record(keys[0])
-    assert record and (record.hits, record.last_hit_ns) == (300, 299)
-    assert record.components == FACTS["components"] and record.script == "train.py"
-
-
 def test_facts_of_keys_that_are_gone_do_not_pile_up_but_pins_stay(
     tmp_path: Path, store: Store
 ) -> None:

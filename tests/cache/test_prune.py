@@ -199,24 +199,6 @@ def test_keep_last_keeps_the_last_used_of_each_module(tmp_path: Path) -> None:
     assert gone(made) == {key(4, "jit_0"): "keep-last", key(5, "jit_1"): "keep-last"}
 
 
-@pytest.mark.parametrize("rule", [{"used_since_ns": NOW - HOUR * NS}, {"unused_for_seconds": HOUR}])
-def test_rules_about_use_are_refused_where_nothing_records_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: dict[str, float]
-) -> None:
-    for number in (1, 2):
-        put(tmp_path, key(number), made_ago=99 * HOUR, atime=False)
-    assert set(gone(plan(tmp_path, **rule))) == {key(1), key(2)}
-    monkeypatch.setattr(LocalStore, "keeps_atime", False)
-    with pytest.raises(JaxcacheError) as caught:
-        plan(tmp_path, **rule)
-    assert caught.value.code == "no-record-of-use"
-    append(LocalStore(tmp_path), [Event(key(1), "hit", NOW - 60 * NS)])
-    made = plan(tmp_path, **rule)
-    assert set(gone(made)) == {key(2)}
-    assert made.evidence == {"mtime": 1}
-    assert "1 of 1 entry chosen by the date of writing: no use of them is recorded" in str(made)
-
-
 @pytest.mark.parametrize("policy", ["lru", "cost"])
 def test_an_unmeasured_compile_does_not_outlive_measured_ones_in_use(
     tmp_path: Path, policy: str
