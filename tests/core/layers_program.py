@@ -13,8 +13,6 @@ from jaxcache.core.layers import LAYERS
 from jaxcache.core.sketch import Sketch, make_sketch, read_sketch
 
 X = jnp.ones((4, 4))
-MESH = Mesh(np.array(jax.devices()[:2]), ("d",))
-OTHER_MESH = Mesh(np.array(jax.devices()[:2]), ("e",))
 
 
 def sketch(function: Callable[..., Any], **options: Any) -> Sketch:
@@ -34,16 +32,17 @@ def difference(left: Sketch, right: Sketch) -> "str | None":
     return next((n for n in LAYERS if left.layers[n] == right.layers[n]), None)
 
 
-def step(a, b):
-    return {"loss": (jax.nn.relu(a @ b) * 0.5).sum()}
+def step(
+    activation: Callable[..., Any] = jax.nn.relu,
+    *,
+    result: str = "loss",
+    factor: float = 0.5,
+    precision: Any = None,
+) -> Callable[..., Any]:
+    def step(a, b):
+        return {result: (activation(jnp.matmul(a, b, precision=precision)) * factor).sum()}
 
-
-def renamed_result(a, b):
-    return {"error": (jax.nn.relu(a @ b) * 0.5).sum()}
-
-
-def other_constant(a, b):
-    return {"loss": (jax.nn.relu(a @ b) * 0.25).sum()}
+    return step
 
 
 def two_lines(a, b):
@@ -58,35 +57,16 @@ def swapped_lines(a, b):
     return {"loss": (first - second).sum()}
 
 
-def swapped_arguments(b, a):
-    return two_lines(a, b)
-
-
 def swapped_operands(a, b):
     return {"loss": (jnp.cos(b) - jnp.sin(a)).sum()}
 
 
-def two_constants(a, b):
-    return (a * 2).sum() + (b * 3).sum()
-
-
-def swapped_constants(a, b):
-    return (a * 3).sum() + (b * 2).sum()
-
-
-def other_operation(a, b):
-    return {"loss": (jax.nn.gelu(a @ b) * 0.5).sum()}
+def two_constants(left: float, right: float) -> Callable[..., Any]:
+    return lambda a, b: (a * left).sum() + (b * right).sum()
 
 
 def in_loop(constant: float) -> Callable[..., Any]:
-    def step(a, b):
-        return jax.lax.scan(lambda c, x: (jnp.tanh(c * constant + x), c), a[0], b)
-
-    return step
-
-
-def precise(a, b):
-    return {"loss": (jax.nn.relu(jnp.matmul(a, b, precision="highest")) * 0.5).sum()}
+    return lambda a, b: jax.lax.scan(lambda c, x: (jnp.tanh(c * constant + x), c), a[0], b)
 
 
 def add_array(values: Any) -> Callable[..., Any]:
@@ -97,43 +77,37 @@ def multiply(a, b):
     return a * b
 
 
-def split(mesh: Mesh, *axes: "str | None") -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(*axes))
+def split(name: str, *before: None) -> Sketch:
+    """Sketch it with an argument that is split along one axis of a mesh."""
+    mesh = Mesh(np.array(jax.devices()[:2]), (name,))
+    return sketch(step(), in_shardings=NamedSharding(mesh, PartitionSpec(*before, name)))
 
 
 #: Of each pair: the layers that are expected, and both programs.
 PAIRS: "dict[str, tuple[str | None, Sketch, Sketch]]" = {
-    "same": ("", sketch(step), sketch(step)),
-    "result": ("names", sketch(step), sketch(renamed_result)),
-    "constant": ("constants", sketch(step), sketch(other_constant)),
+    "same": ("", sketch(step()), sketch(step())),
+    "result": ("names", sketch(step()), sketch(step(result="error"))),
+    "constant": ("constants", sketch(step()), sketch(step(factor=0.25))),
+    "operation": (None, sketch(step()), sketch(step(jax.nn.gelu))),
+    "precision": ("precision", sketch(step()), sketch(step(precision="highest"))),
     "lines": ("order", sketch(two_lines), sketch(swapped_lines)),
-    "arguments": ("names+order+arguments", sketch(two_lines), sketch(swapped_arguments)),
+    "arguments": (
+        "names+order+arguments",
+        sketch(two_lines),
+        sketch(lambda b, a: two_lines(a, b)),
+    ),
     "operands": (None, sketch(two_lines), sketch(swapped_operands)),
-    "constants": ("constants", sketch(two_constants), sketch(swapped_constants)),
-    "operation": (None, sketch(step), sketch(other_operation)),
+    "constants": ("constants", sketch(two_constants(2, 3)), sketch(two_constants(3, 2))),
     "loop": ("constants", sketch(in_loop(0.5)), sketch(in_loop(0.25))),
-    "precision": ("precision", sketch(step), sketch(precise)),
+    "array": ("constants", sketch(add_array(np.eye(4))), sketch(add_array(np.ones((4, 4))))),
     "donation": ("donation", sketch(multiply), sketch(multiply, donate_argnums=0)),
     "donated": (
         "donation",
         sketch(multiply, donate_argnums=0),
         sketch(multiply, donate_argnums=1),
     ),
-    "array": (
-        "constants",
-        sketch(add_array(np.arange(16.0).reshape(4, 4))),
-        sketch(add_array(np.ones((4, 4)))),
-    ),
-    "sharding": (
-        "sharding",
-        sketch(step, in_shardings=split(MESH, "d")),
-        sketch(step, in_shardings=split(MESH, None, "d")),
-    ),
-    "mesh": (
-        "sharding",
-        sketch(step, in_shardings=split(MESH, "d")),
-        sketch(step, in_shardings=split(OTHER_MESH, "e")),
-    ),
+    "sharding": ("sharding", split("d"), split("d", None)),
+    "mesh": ("sharding", split("d"), split("e")),
 }
 found = {name: difference(left, right) for name, (_, left, right) in PAIRS.items()}
 print(json.dumps({n: layers for n, layers in found.items() if layers != PAIRS[n][0]}))

@@ -55,6 +55,18 @@ def test_who_may_write_to_a_directory_may_write_to_what_is_made_in_it(
     tmp_path.chmod(0o755)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("owner", [(4711, 4712), (4711, 0), (0, 4712)])
+def test_what_root_makes_belongs_to_whose_directory_it_is(
+    tmp_path: Path, directory: int, owner: tuple[int, int]
+) -> None:
+    os.chown(tmp_path, *owner)
+    with atomic.new_file(directory, [b"new"], like=directory) as new:
+        new.give_name("new")
+    status = (tmp_path / "new").stat()
+    assert (status.st_uid, status.st_gid) == owner
+
+
 def test_a_new_file_like_another_has_its_mode_without_setuid(
     tmp_path: Path, directory: int
 ) -> None:
@@ -163,13 +175,10 @@ def test_only_a_cache_is_tagged_as_one(
         is_tagged = False  # once
 
 
+@pytest.mark.usefixtures("umask")
 def test_a_private_directory_is_the_users_alone(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        for _ in range(2):
-            atomic.make_private_directory(str(tmp_path / "a" / "b"))
-    finally:
-        os.umask(before)
+    for _ in range(2):
+        atomic.make_private_directory(str(tmp_path / "a" / "b"))
     assert mode(tmp_path / "a") == mode(tmp_path / "a" / "b") == 0o700
 
 

@@ -50,11 +50,7 @@ ROWS = st.builds(
     module=_TEXTS,
     key=st.sampled_from(["", KEY]),
     function=_TEXTS,
-    file=_TEXTS,
     line=st.integers(0, 10**6),
-    definition=_DIGESTS,
-    signature=_DIGESTS,
-    call_line=st.integers(0, 10**6),
     process=st.integers(0, 99),
     seconds=_FINITE,
     written=_FINITE,
@@ -173,15 +169,6 @@ def test_an_equal_run_takes_the_place_of_the_earlier_one() -> None:
     record = recorded(cold, other, run(3))
     assert [r.at for r in record.runs] == [3, 2]
     assert record.runs[0].rows == (row(seconds=2.5, written=1),)
-
-
-def test_an_equal_run_does_not_let_the_file_grow(tmp_path: Path) -> None:
-    for at in (1.0, 2.0, 3.0):
-        runs.record_run(str(tmp_path), "0" * 16, run(at))
-        if at == 1:
-            size = (tmp_path / runs.RUNS_DIR / ("0" * 16)).stat().st_size
-    assert (tmp_path / runs.RUNS_DIR / ("0" * 16)).stat().st_size <= size
-    assert [r.at for r in history(tmp_path)] == [3.0]
 
 
 # Privacy -----------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ import os
 import pwd
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from jaxcache.cache.bundle.format import is_bundle
 from jaxcache.cache.ci.usage import records_reads
 from jaxcache.cache.trust import load_trusted
 from jaxcache.cli.output import write_file
+from jaxcache.core import system
 from jaxcache.core.configuration import ConfigFile, find_config_files, read_trusted_projects
 from jaxcache.core.names import live_directory
 from jaxcache.core.remote import connection, has_credentials
@@ -64,36 +63,13 @@ def test_a_system_without_control_groups_has_no_quota(tmp_path: Path) -> None:
     assert processor_quota(f"{tmp_path}/") == math.inf
 
 
-@pytest.fixture
-def one_core(tmp_path: Path) -> Iterator[Path]:
-    """The processes of a control group that may use one processor."""
-    for top, limits in (
-        ("/sys/fs/cgroup/cpu", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"}),
-        ("/sys/fs/cgroup", {"cpu.max": "100000 100000"}),
-    ):
-        group = Path(top) / f"jaxcache-test-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            for name, text in limits.items():
-                (group / name).write_text(text)
-            yield group / "cgroup.procs"
-            return
-        except OSError:
-            continue
-        finally:
-            with suppress(OSError):
-                group.rmdir()
-    pytest.skip("this user cannot make a control group with a quota")
-
-
-def test_a_quota_of_one_processor_counts_as_one_core(one_core: Path) -> None:
-    count = "from jaxcache.core.system import available_cores; print(available_cores())"
-    join = f"open({str(one_core)!r}, 'w').write('0')"
-    done = sh([sys.executable, "-c", f"{join}; {count}"], check=True)
-    assert done.stdout == "1\n"
+@pytest.mark.parametrize(("quota", "cores"), [(0.5, 1), (2.7, 2), (9.0, 4), (math.inf, 4)])
+def test_a_process_may_use_the_whole_cores_of_its_quota(
+    monkeypatch: pytest.MonkeyPatch, quota: float, cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(4)})
+    monkeypatch.setattr(system, "processor_quota", lambda: quota)
+    assert system.available_cores() == cores
 
 
 # A link, a FIFO or a lock in the place of a file whose directory others may write.
@@ -238,14 +214,10 @@ def run(clone: Path, *words: str) -> "tuple[int, str, str]":
 
 
 @pytest.mark.usefixtures("clone")
-def test_no_setting_of_a_directory_of_that_name_counts() -> None:
+def test_no_setting_and_no_key_of_a_directory_of_that_name_count() -> None:
     assert find_config_files() == []
     assert read_trusted_projects() == {}
     assert (resolve()["enabled"], resolve()["tiers"]) == (False, ())
-
-
-@pytest.mark.usefixtures("clone")
-def test_no_key_of_a_directory_of_that_name_is_trusted() -> None:
     assert load_trusted() == []
     assert _trusted_keys() == frozenset()
 

@@ -2,9 +2,7 @@
 
 import json
 import re
-import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,6 @@ from jaxcache.warm import account
 account._LEARN_SECONDS = 1e6
 main()
 """
-WarmNotebook = Callable[..., "subprocess.CompletedProcess[str]"]
 #: The cell that fails, as it should.
 FAILS = 8
 
@@ -123,35 +120,15 @@ def test_cells_show_what_they_compiled(tmp_path: Path, inside_environment: dict[
     assert {path.name for path in (tmp_path / "tier").glob("*-cache")} == written, "at its end"
 
 
-@pytest.fixture
-def warm_notebook(tmp_path: Path, inside_environment: dict[str, str]) -> WarmNotebook:
-    """Warm a notebook of these cells."""
+@pytest.mark.jax
+def test_a_cell_that_warm_runs_knows_what_changed(
+    tmp_path: Path, inside_environment: dict[str, str]
+) -> None:
+    """And has the same number in the report as any other."""
     pytest.importorskip("IPython")
     del inside_environment["JAX_COMPILATION_CACHE_DIR"]
-
-    def warm(*cells: str) -> "subprocess.CompletedProcess[str]":
-        write_notebook(tmp_path / "in.ipynb", [*cells])
-        return sh(
-            [sys.executable, "-c", WARM, "warm", "-C", tmp_path / "cache", "in.ipynb"],
-            env=inside_environment,
-            cwd=tmp_path,
-        )
-
-    return warm
-
-
-@pytest.mark.jax
-def test_warm_numbers_a_watched_cell_like_the_others(warm_notebook: WarmNotebook) -> None:
-    done = warm_notebook(
-        "%load_ext jaxcache\nimport jax", "%%jaxcache\njax.jit(lambda x: x + 1)(1)"
-    )
-    assert "In[2]:2" in done.stderr, done.stderr
-
-
-@pytest.mark.jax
-def test_a_cell_that_warm_runs_knows_what_changed(warm_notebook: WarmNotebook) -> None:
     step = "%%jaxcache\n@jax.jit\ndef step(x):\n    return jnp.{}(x) @ x\nstep(jnp.ones((8, 8)))"
-    done = warm_notebook(
+    cells = [
         "%load_ext jaxcache\n"
         "import sys, time, jax, jaxcache, jax.numpy as jnp\n"
         "from _jaxcache.core import sketch\n"
@@ -160,8 +137,12 @@ def test_a_cell_that_warm_runs_knows_what_changed(warm_notebook: WarmNotebook) -
         step.format("sin"),
         step.format("cos"),
         "print(*(module.cause for module in jaxcache.last_misses()))",
-    )
+    ]
+    write_notebook(tmp_path / "in.ipynb", cells)
+    command = [sys.executable, "-c", WARM, "warm", "-C", tmp_path / "cache", "in.ipynb"]
+    done = sh(command, env=inside_environment, cwd=tmp_path)
     assert "sine → cosine at In[3]:4 in `step`\n" in done.stdout, done.stdout + done.stderr
+    assert "In[2]:2" in done.stderr, done.stderr
 
 
 #: The report of a run that did nothing.

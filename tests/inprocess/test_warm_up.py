@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from conftest import RunCli, find_jax_pythons
 from once import fill_once
 
-import jaxcache
 from tests.inprocess.conftest import RunInside
 
 pytestmark = pytest.mark.jax
@@ -156,35 +154,30 @@ def test_explain_miss_compiles_nothing(run_inside: RunInside, tmp_path: Path) ->
 
 # One edit has one cause, whoever is asked: each command and each function of the interface.
 EDITED = """
-import functools
-import jax, jax.numpy as jnp, numpy as np
-ROWS = 8
-STEPS = 2
+import jax, numpy as np
 
-@functools.partial(jax.jit, static_argnames="steps")
-def fit(w, x, steps):
-    for _ in range(steps):
-        x = jax.nn.gelu(x @ w)
-    return x
+@jax.jit
+def fit(w, x):
+    return jax.nn.gelu(x @ w)
 
-ARGUMENTS = np.ones((8, 8), np.float32), np.ones((ROWS, 8), np.float32)
+ARGUMENTS = np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)
 if __name__ == "__main__":
-    fit(*ARGUMENTS, steps=STEPS)
+    fit(*ARGUMENTS)
 """
 BEFORE = """
 import jaxcache, edited
 
 with jaxcache.watch():
-    edited.fit(*edited.ARGUMENTS, steps=edited.STEPS)
+    edited.fit(*edited.ARGUMENTS)
 print("null")
 """
 INSIDE = """
 import json
 import jaxcache, edited
 
-expected = jaxcache.explain_miss(edited.fit, *edited.ARGUMENTS, steps=edited.STEPS)
+expected = jaxcache.explain_miss(edited.fit, *edited.ARGUMENTS)
 with jaxcache.watch() as report:
-    edited.fit(*edited.ARGUMENTS, steps=edited.STEPS)
+    edited.fit(*edited.ARGUMENTS)
 (missed,) = jaxcache.last_misses()
 print(json.dumps([expected.summary, [d.cause for d in expected.differences], missed.cause]))
 """
@@ -192,22 +185,14 @@ FLAG = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "env", "cause"),
-    [
-        ("nn.gelu", "nn.relu", {}, "code"),
-        pytest.param("ROWS = 8", "ROWS = 16", {}, "argument-shape", marks=pytest.mark.slow),
-        pytest.param("STEPS = 2", "STEPS = 3", {}, "static-argument", marks=pytest.mark.slow),
-        ("STEPS = 2", "STEPS = 2", FLAG, "flag"),
-    ],
-    ids=["activation", "shape", "static", "flag"],
+    ("activation", "env", "cause"), [("nn.relu", {}, "code"), ("nn.gelu", FLAG, "flag")]
 )
 def test_all_name_the_same_cause(
     run_cli: RunCli,
     run_inside: Any,
     inside_python: str,
     tmp_path_factory: pytest.TempPathFactory,
-    before: str,
-    after: str,
+    activation: str,
     env: dict[str, str],
     cause: str,
 ) -> None:
@@ -224,20 +209,16 @@ def test_all_name_the_same_cause(
 
     def compile_program() -> None:
         """Run the program before the edit, once for all edits."""
-        run("warm", *options, script)
-        shutil.rmtree(cache)
         run_inside(BEFORE, home=home, JAX_COMPILATION_CACHE_DIR=str(cache))
         run("warm", *options, script)
 
     script.write_text(EDITED)
     fill_once(cache, compile_program)
-    script.write_text(EDITED.replace(before, after))
+    script.write_text(EDITED.replace("nn.gelu", activation))
 
     (explained,) = run("explain", *options, script, **env)["comparisons"]
     (warmed,) = run("warm", *options, script, **env)["modules"]
     (churned,) = run("explain", "--churn", "--json", "-C", cache)["modules"]
-    page = jaxcache.open(cache).report(charts=False)
-    (churn,) = jaxcache.open(cache).churn()
     fill_once(cache, compile_program)
     summary, causes, missed = run_inside(
         INSIDE, home=home, JAX_COMPILATION_CACHE_DIR=str(cache), **env
@@ -246,6 +227,5 @@ def test_all_name_the_same_cause(
     assert explained["differences"][0]["cause"] == cause
     assert churned["causes"][0]["cause"] == cause
     assert causes[0] == cause
-    assert churn.causes[0].meaning in page
     assert missed == warmed["cause"]
     assert summary.endswith(warmed["cause"])

@@ -70,9 +70,9 @@ print(json.dumps(found))
 STEP_LINE = (BEGIN + BLOCKS).partition("def step")[0].count("\n") + 1
 
 
-@pytest.mark.parametrize("live", [pytest.param("0", marks=pytest.mark.slow), "1"])
-def test_counts_are_jax_own(run_inside: RunInside, tmp_path: Path, live: str) -> None:
-    found = run_inside(BEGIN + BLOCKS, JAXCACHE_LIVE=live)
+def test_counts_are_jax_own(run_inside: RunInside, tmp_path: Path) -> None:
+    """With the live layer, too; the next test has none."""
+    found = run_inside(BEGIN + BLOCKS, JAXCACHE_LIVE="1")
     for block in ("inner", "outer", "cleared"):
         ours, own = found[block]
         assert ours == own, block

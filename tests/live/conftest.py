@@ -178,6 +178,17 @@ def run_live(jax_python: str, tmp_path: Path) -> RunLive:
     return run
 
 
+_right: dict[str, Any] = {}
+
+
+@pytest.fixture
+def right(run_live: RunLive, jax_python: str, tmp_path: Path) -> Any:
+    """What ``PROGRAM`` computes by plain JAX, run once."""
+    if jax_python not in _right:
+        _right[jax_python] = run_live(cache_dir=tmp_path / "plain", **PLAIN).result
+    return _right[jax_python]
+
+
 def entries(cache_dir: Path, module: str = "") -> list[Path]:
     """The entries of a cache, those of one module."""
     return sorted(cache_dir.glob(f"jit_{module}*-cache"))

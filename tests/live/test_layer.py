@@ -9,16 +9,7 @@ import pytest
 from conftest import RunCli
 from processes import sh
 
-from live.conftest import (
-    PLAIN,
-    PORTABLE,
-    PROGRAM,
-    TELL,
-    RunLive,
-    entries,
-    live_environment,
-)
-from live.test_loading import start_together
+from live.conftest import PORTABLE, PROGRAM, TELL, RunLive, entries, live_environment
 from live.test_tiers import UNREACHABLE
 
 pytestmark = pytest.mark.jax
@@ -99,20 +90,21 @@ SABOTAGE = {
 
 
 @pytest.mark.parametrize("where", SABOTAGE)
-def test_whatever_fails_the_program_runs_on(run_live: RunLive, tmp_path: Path, where: str) -> None:
+def test_whatever_fails_the_program_runs_on(
+    run_live: RunLive, right: object, tmp_path: Path, where: str
+) -> None:
     """With errors of the cache as exceptions, too: then one in its constructor is the user's."""
     script, said = SABOTAGE[where]
     env = {"JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1", "JAXCACHE_LIVE_MAX_SIZE": "1GB"}
-    good = run_live(cache_dir=tmp_path / "plain", **PLAIN).result
     for _ in range(2 if "RuntimeError" in said else 1):
         ran = run_live(f"import sys\n{script}\n{PROGRAM}", **env)
-        assert ran.result == good
+        assert ran.result == right
         (line,) = ran.err.splitlines()
         assert line.startswith(f"jaxcache: {said}")
     assert len(entries(tmp_path / "cache")) > 1
 
 
-# Signals, clocks, and a plain JAX at work in the same directory.
+# Signals and clocks.
 #: Sends a signal before each line of the layer that the main thread runs, once. Its handler runs
 #: a function that is new, and one that the program itself runs. The alarm ends a deadlock.
 AT_EACH_LINE = """
@@ -166,7 +158,7 @@ result |= {"signals": len(checkpoints), "right": all(checkpoints)}
 
 
 def test_a_signal_handler_compiles_at_any_line_of_the_layer(
-    run_live: RunLive, tmp_path: Path
+    run_live: RunLive, right: object, tmp_path: Path
 ) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / ".lockfile").touch()  # as of a JAX with a size cap
@@ -175,7 +167,6 @@ def test_a_signal_handler_compiles_at_any_line_of_the_layer(
         "JAXCACHE_LIVE_SINGLE_FLIGHT": "10m",
         "JAXCACHE_LIVE_MAX_SIZE": "1GB",
     }
-    right = run_live(cache_dir=tmp_path / "plain", **PLAIN).result
     ran = run_live(AT_EACH_LINE + PROGRAM + AGAIN, **settings)
     assert (ran.result["first"], ran.result["again"]) == (right, right)
     assert ran.result["right"]
@@ -224,38 +215,6 @@ def test_a_wrong_clock_accuses_nothing(run_live: RunLive, run_cli: RunCli, tmp_p
     done = run_cli("verify", "--fix", "--grace", "0s", "-C", tmp_path / "cache")
     assert f"{len(names)} match their checksum" in done.stderr
     assert {path.name for path in entries(tmp_path / "cache")} == names
-
-
-#: Reads and writes through the layer; the first process, through JAX's own class below it.
-WORK = """
-import random
-from jax._src import compilation_cache as cc
-try:
-    os.close(os.open(directory + "/plain", os.O_CREAT | os.O_EXCL))
-    kind, looks = cc.LRUCache.__mro__[1], 100
-except FileExistsError:
-    kind, looks = cc.LRUCache, 1000
-made = kind(os.environ["JAX_COMPILATION_CACHE_DIR"], max_size=300_000)
-choice = random.Random(os.getpid())
-for _ in range(looks):
-    key = "jit_%d-%064x" % (choice.randrange(150), 7)
-    value = made.get(key)
-    if value is None:
-        made.put(key, cc.compress_executable(b"\\0\\0\\0\\1" + choice.randbytes(4000)))
-    else:
-        assert len(cc.decompress_executable(value)) == 4004
-result = []
-"""
-
-
-def test_a_capped_jax_and_the_layer_disturb_neither(jax_python: str, tmp_path: Path) -> None:
-    def size_bytes() -> int:
-        return sum(path.stat().st_size for path in entries(tmp_path / "cache"))
-
-    for number, limit_bytes in ((3, 600_000), (1, 300_000)):
-        ended = start_together(jax_python, tmp_path, number, WORK, JAXCACHE_LIVE_SINGLE_FLIGHT="0s")
-        assert all(p.returncode == 0 for p, _, _ in ended), [err for _, _, err in ended]
-        assert size_bytes() <= limit_bytes
 
 
 # Forked, spawned and distributed processes.

@@ -100,9 +100,7 @@ def environment(jax_python: str, tmp_path: Path) -> Environment:
     return Environment(jax_python, tmp_path)
 
 
-def test_plain_jax_hits_with_jaxcache_beside_it(
-    environment: Environment,
-) -> None:
+def test_plain_jax_hits_with_jaxcache_beside_it(environment: Environment) -> None:
     hits, misses = environment.run(PLAIN)  # type: ignore[misc]
     assert (hits, misses > 0) == (0, True)
     environment.add_jaxcache()
@@ -176,9 +174,7 @@ print(json.dumps([enabled.live, report.written > 0, refused, bool(explained), co
 """
 
 
-def test_the_interface_needs_the_standard_library_alone(
-    environment: Environment,
-) -> None:
+def test_the_interface_needs_the_standard_library_alone(environment: Environment) -> None:
     environment.add_jaxcache()
     assert environment.run(INSIDE) == [True, True, True, True, "missing-package", []]
 
