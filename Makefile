@@ -65,7 +65,7 @@ test-slow: $(STAMP)
 # No false alarm of --fail-on-miss: 28 ends, pools, forks, daemons; and one where a Python that was not heard writes.
 RUNS ?= 20
 test-observed: $(STAMP)
-	JAXCACHE_TEST_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_observed.py
+	JAXCACHE_TEST_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_hook.py
 
 # With a real torch, which wants a C++ compiler; PYTHON311 is a Python 3.11. Tried with TORCH=2.13.0, 2.14.1 and 2.15.0;
 # where a constraint of pip's settings excludes one, add PIP_CONSTRAINT=/dev/null.

@@ -30,7 +30,7 @@ CAPABILITIES = {
     "`export`, `import`": ("integration/test_move_jax.py", "outlook_comes_true"),
     "`push`, `pull`": ("integration/test_move_jax.py", "pushed_here"),
     "`compile`": ("integration/test_compile_jax.py", "program_hits_everything"),
-    "`warm --target` (CPU)": ("integration/test_warm_target.py", "hits_under_four"),
+    "`warm --target` (CPU)": ("integration/test_target_jax.py", "hits_under_four"),
     "live layer": ("live/test_directory.py", "plain_jax_hit_the_same"),
     "`watch()`": ("inprocess/test_watch.py", "counts_are"),
     "pytest plugin": ("inprocess/test_pytest_plugin.py", "cold_warm_and_xdist"),

@@ -23,4 +23,4 @@ if [ ! -e "$venv/.done" ]; then
 fi
 
 export "JAXCACHE_TEST_${kind^^}_PYTHON=$PWD/$venv/bin/python"
-exec "$test_python" -m pytest -q -rs tests/integration/test_deviceless.py -k "$kind"
+exec "$test_python" -m pytest -q -rs tests/integration/test_crosshost.py -k "$kind"

@@ -438,7 +438,7 @@ def test_what_was_not_heard_fails_every_assertion(
 def test_one_unheard_among_several(
     run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path
 ) -> None:
-    """Without a tier, ``test_observed.py`` has it."""
+    """Without a tier, ``test_hook.py`` has it."""
     path = script(STEP)
     env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     options = ("--tier", tmp_path / "tier", "--portable")
