@@ -120,6 +120,12 @@ def test_an_ignored_signal_stays_ignored(cache: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
+def test_the_exit_code_survives_a_reader_that_has_gone(cache: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m jaxcache run -C {cache} -- sh -c 'exit 7'"
+    line = f"{command} 2>&1 | head -c 0; exit ${{PIPESTATUS[0]}}"
+    assert sh(["bash", "-c", line], env=clean_environment(tmp_path)).returncode == 7
+
+
 def test_an_infinite_setting_is_no_number_in_json(run_cli: RunCli, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -1,25 +1,24 @@
 """The report of a run: events of the listener are read once and never trusted, then folded."""
 
 import json
-import signal
 import socket
 import threading
 from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference
-from jaxcache.core.compile_event import Argument, CompileFinished, Copies
+from jaxcache.core.compile_event import Argument, CompileFinished
+from jaxcache.errors import JaxcacheError
 from jaxcache.injected.process_observer import CompileRequest
 from jaxcache.options.run import Assertions
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.warm import failed_assertions, report_view
 from jaxcache.warm.child.launch import EventServer, RunResult, socket_directory
-from jaxcache.warm.report.builder import ReportBuilder, saved_in_series
-from jaxcache.warm.report.causes import describe_comparison
+from jaxcache.warm.report.builder import ReportBuilder, saved_in_series, trace_document
+from jaxcache.warm.report.causes import describe_comparison, path_note
 from jaxcache.warm.report.events import (
     CompileStarted,
     Configured,
@@ -28,7 +27,7 @@ from jaxcache.warm.report.events import (
     parse_event,
 )
 from jaxcache.warm.report.notes import advise, bucket_notes, per_process_key_notes
-from jaxcache.warm.report.report import FunctionSeconds, Report
+from jaxcache.warm.report.report import Report, require_observed
 
 DONE = {
     "event": "module",
@@ -192,6 +191,17 @@ def written(number: int, place: dict[str, Any], seconds: float) -> dict[str, Any
     return event(number, place, **new, spans={"compile": [1.0, seconds]})
 
 
+JAX = {"event": "jax", "jax": "0.10.2"}
+NEW = written(1, USER, 2.0)
+FOUND = event(2, USER, **HIT)
+QUICK = event(3, HELPER, outcome="skipped", reason="compile-time", spans={"compile": [1.0, 0.5]})
+CALLBACK = event(4, USER, outcome="uncacheable", reason="host-callbacks")
+
+
+def start(*spans: tuple[float, float, str]) -> dict[str, Any]:
+    return {"event": "phases", "at": 9.0, "spans": [*spans]}
+
+
 def made(
     *events: dict[str, Any],
     code: int = 0,
@@ -201,7 +211,7 @@ def made(
     recorder = ReportBuilder("/cache", asked=asked or {})
     for sent in events:
         recorder.add(parse(sent))
-    ended = RunResult(code, timed_out=False, interrupted=interrupted, wall_seconds=9.0)
+    ended = RunResult(code, False, interrupted, wall_seconds=9.0, ended_at=8.0)
     return recorder.report(ended, {})
 
 
@@ -277,18 +287,36 @@ def test_hits_save_their_compile_less_what_they_took_and_at_the_same_time_once()
     assert [m.saved_seconds for m in made(unknown, timed).modules] == [6.0, 5.9]
     together = [{**timed, "thread": number, "seconds": 0.5} for number in range(8)]
     assert made(*together).saved_seconds == 5.9
+    assert made(*together, NEW).compile_seconds == 2.0
     assert saved_in_series([(n / 100, 1.0, 3.5) for n in range(8)]) == 3.5
     assert saved_in_series([(0, 1, 3.0), (1, 2, 4.0)]) == 7
     assert saved_in_series([(0, 1, 3.0), (0.5, 2, 4.0), (2, 3, 1.0)]) == 5
+    assert saved_in_series([(0, 5, 1.0), (1, 2, 3.0), (2.5, 4, 3.0)]) == 6
     assert saved_in_series([(0, 1, -1.0)]) == saved_in_series([]) == 0
 
 
-def test_a_crash_after_an_interrupt_is_told_as_what_is_known() -> None:
-    ended: dict[str, Any] = {"code": -signal.SIGSEGV, "interrupted": True}
-    told = "note: interrupted; the program then crashed with signal 11"
-    assert screen(written(1, USER, 2.0), **ended)[-1] == told
-    lines = screen(written(1, USER, 2.0), event(2, USER, kind="begin"), **ended)
-    assert "while JAX compiled" in " ".join(lines[-2:])
+@pytest.mark.parametrize(
+    ("code", "interrupted", "sent", "told"),
+    [
+        (-11, True, [], "note: interrupted; the program then crashed with signal 11"),
+        (-11, True, [event(2, USER, kind="begin")], "while JAX compiled"),
+        (0, True, [], "note: interrupted; the program went on, and exited with 0"),
+        (-11, False, [], "note: the program was ended by signal 11"),
+        (-11, False, [event(2, USER, **HIT)], "remove those of its modules with jaxcache rm"),
+        (-15, False, [event(2, USER, **HIT)], "note: the program was ended by signal 15"),
+    ],
+)
+def test_the_end_of_a_program_is_told_as_what_is_known(
+    code: int, interrupted: bool, sent: list[dict[str, Any]], told: str
+) -> None:
+    lines = screen(written(1, USER, 2.0), *sent, code=code, interrupted=interrupted)
+    assert told in " ".join(lines[-2:])
+
+
+@pytest.mark.parametrize(("code", "seconds"), [(-9, 7.0), (0, 0.0)])
+def test_a_compile_in_which_the_program_is_killed_counts(code: int, seconds: float) -> None:
+    report = made(event(1, USER, kind="begin"), code=code)
+    assert report.phases.compile_seconds == seconds
 
 
 def test_what_two_processes_trace_at_once_is_no_retrace() -> None:
@@ -323,14 +351,73 @@ def test_size_gives_way_before_why_is_cut_before_its_point(cause: str, point: st
         assert len(row(width)) <= width
 
 
+@pytest.mark.parametrize(
+    ("signatures", "varies"),
+    [
+        ([[("x", "float32", [3])], [("x", "float32", [4])]], ["axis 0 of x (3, 4)"]),
+        ([[("x", "float32", [n])] for n in range(8)], ["axis 0 of x (0, 1, 2, 3, 4, 5, …)"]),
+        ([[("x", "float32", [3])], [("x", "int8", [3])]], ["dtype of x (float32, int8)"]),
+        ([[("x", "float32", [3])], [("x", "float32", [3, 1])]], ["rank of x (1, 2)"]),
+        (
+            [[("x", "int8", []), ("", "int8", [2, n])] for n in (5, 6)],
+            ["axis 1 of argument 1 (5, 6)"],
+        ),
+        ([[("x", "int8", [])] * n for n in (1, 2)], ["the number of arguments (1, 2)"]),
+        ([[("x", "int8", [])]] * 2, []),
+    ],
+)
+def test_what_varies_between_the_signatures_of_a_function_is_named(
+    signatures: list[list[tuple[str, str, list[int]]]], varies: list[str]
+) -> None:
+    names = ("name", "dtype", "shape")
+    events = [
+        {**written(n, USER, 2.0), "arguments": [dict(zip(names, a, strict=True)) for a in each]}
+        for n, each in enumerate(signatures)
+    ]
+    (function,) = made(*events).functions
+    assert function.varies == tuple(varies)
+    assert function.compile_seconds == 2.0 * len(events)
+
+
+def test_the_cache_of_a_run_is_the_one_that_most_compiles_used(tmp_path: Path) -> None:
+    local = [{**NEW, "cache_dir": str(tmp_path)}] * 2
+    elsewhere = {**NEW, "cache_dir": "s3://b/c"}
+    assert made(NEW).cache_dir == made({**NEW, "cache_dir": "/gone"}).cache_dir == "/cache"
+    assert made(*local, elsewhere).cache_dir == str(tmp_path)
+    assert made(*local, *[{**QUICK, "cache_dir": "s3://b/c"}] * 3).cache_dir == str(tmp_path)
+    assert made(*local, *[elsewhere] * 3).cache_dir == "s3://b/c"
+
+
+def test_the_trace_has_the_phases_of_each_process_and_the_steps_of_its_threads() -> None:
+    recorder = ReportBuilder()
+    for process, at in ((1, 3.0), (2, 1.5)):
+        begun = {"event": "start", "pid": 9, "argv": ["a.py", "x"]}
+        spans = {"key": [at, 0.1], "compile": [at, 0.25]}
+        for sent in (
+            begun,
+            JAX,
+            start((at, at + 1, "lower")),
+            {**NEW, "spans": spans, "thread": 5},
+        ):
+            recorder.add(parse(sent, process))
+    names, spans = [], []
+    for traced in trace_document(recorder)["traceEvents"]:
+        if traced["ph"] == "M":
+            names.append((traced["pid"], traced["args"]["name"]))
+        else:
+            spans.append([traced[name] for name in ("pid", "tid", "name", "ts", "dur")])
+    assert names == [(1, "a.py x (pid 9)"), (2, "a.py x (pid 9)")]
+    assert spans == [
+        [1, 0, "lower", 1.5e6, 1e6],
+        [2, 0, "lower", 0.0, 1e6],
+        [1, 5, "compile jit_f", 1.5e6, 0.25e6],
+        [2, 5, "compile jit_f", 0.0, 0.25e6],
+    ]
+
+
 # Why a run fails.
 
 
-JAX = {"event": "jax", "jax": "0.10.2"}
-NEW = written(1, USER, 2.0)
-FOUND = event(2, USER, **HIT)
-QUICK = event(3, HELPER, outcome="skipped", reason="compile-time", spans={"compile": [1.0, 0.5]})
-CALLBACK = event(4, USER, outcome="uncacheable", reason="host-callbacks")
 CACHED_NOW = " missed. All is cached now, so the next run with this cache hits; with --no-write it"
 CACHED_NOW += " would fail again."
 
@@ -407,6 +494,7 @@ OPENED = {"opened_directory": "/cache", "opened_setting": "/cache", DIRECTORY: "
             {"opened_directory": "/other"},
             "the program used /other, not /cache; --force-cache-dir would win over it",
         ),
+        ({"next_directory": "/other", DIRECTORY: "/other"}, "the program used /other, not /cache"),
         (
             {**OPENED, DIRECTORY: "/late"},
             "JAX keeps the cache directory that it opened first, /cache; the program set "
@@ -440,6 +528,33 @@ def test_what_the_program_has_set_is_noted(settings: dict[str, Any], told: str) 
     assert [note.startswith(told) for note in report.notes] == ([True] if told else [])
 
 
+@pytest.mark.parametrize(
+    ("code", "events", "error", "told"),
+    [
+        (0, [JAX, NEW], "", ""),
+        (0, [JAX], "", ""),
+        (3, [], "program-failed", "exit code 3: the program failed before any use of jax was seen"),
+        (-11, [JAX], "program-failed", "signal 11: the program failed before its first compile"),
+        (
+            0,
+            [{"event": "trouble", "detail": word} for word in ("first", "second")],
+            "unknown-jax",
+            "first",
+        ),
+    ],
+)
+def test_a_run_of_which_nothing_was_observed_explains_nothing(
+    code: int, events: list[dict[str, Any]], error: str, told: str
+) -> None:
+    report = made(*events, code=code)
+    try:
+        require_observed(report, "jax")
+    except JaxcacheError as raised:
+        assert raised.code == error and raised.message.startswith(told)
+    else:
+        assert not error
+
+
 PATHS = {"component": "compile_options", "cause": Cause.PATH, "title": ""}
 DEVICES = {"component": "devices", "cause": Cause.DEVICE, "title": "number of devices"}
 
@@ -464,6 +579,16 @@ def test_of_two_values_the_part_that_differs_is_shown(
     apart = Difference(left=left, right=right, meaning="", fix=None, **facts)
     one, other = Compile("jit_f", "ab"), Compile("jit_f", "cd")
     assert describe_comparison(Comparison(one, other, (apart,))) == shown
+
+
+def test_where_the_entries_hit_is_said_by_the_run_that_began_the_cache(corpus: Path) -> None:
+    directory = corpus / "0.10.2-cpu-zstd"
+    key = min(directory.glob("*-cache")).name.removesuffix("-cache")
+    own = parse({**DONE, "key": key, "size_bytes": 1, "cache_dir": str(directory)})
+    hit = replace(own, outcome="hit")
+    for others, is_told in (([], True), ([hit], True), ([replace(hit, key="jit_g-0")], False)):
+        assert bool([*path_note([own, *others], "0.10.2")]) is is_told
+    assert not [*path_note([own], "0.12.0.1")]  # whose keys have no path
 
 
 LOCAL = {"cache_dir": "/cache"}
@@ -544,49 +669,99 @@ def test_processes_with_other_keys_are_named_once() -> None:
     assert list(per_process_key_notes(modules[:2])) == [said]
 
 
-def test_notes_about_a_start_come_with_the_longest_first() -> None:
-    """A trace that contains what is traced again stays before a shorter phase.
+LIBRARY = {"function": "init", "file": "/v/site-packages/flax/scope.py", "line": 5}
+LOADED = HIT | {"spans": {"retrieve": [1.0, 4.0]}}
 
-    A function of a library is named, too; importing jax, which nobody can shorten, and JAX's own
-    functions that are traced again are not. Scans and shapes are advised where something repeats.
-    """
-    library = "/v/lib/python3.12/site-packages/flax/core/scope.py"
-    retraced = SimpleNamespace(
-        **{**USER, "traces": 3, "varies": (), "retrace_reasons": ("other types",)},
-        repeated_seconds=3.0,
-    )
-    report = SimpleNamespace(
-        wall_seconds=20.0,
-        phase_seconds={"import": 8.0, "trace": 4.0, "lower": 2.1, "load": 5.8},
-        functions=[retraced, SimpleNamespace(**{**vars(retraced), **HELPER})],
-        modules=[],
-        longest={
-            "load": (FunctionSeconds("init", library, 5, 4.0), FunctionSeconds("f", "/u", 1, 0.8))
-        },
-        processes=[],
-        hidden_seconds=0.0,
-        compile_seconds=0.0,
-        lasting=(),
-    )
-    findings = advise(cast(Report, report))
-    assert [finding.trap for finding in findings] == ["retraced", "slow-trace", "slow-load"]
-    assert findings[-1].seen.endswith(f"init ({library}:5) alone 4.0 s")
-    assert "scan" not in findings[-1].fix
-    assert "shapes" not in findings[-1].fix
-    unrolled = {"copies": Copies(8, 0.5), "occurrences": 1, "module": "jit_f", "outcome": "hit"}
-    times = {"trace_seconds": 2.0, "lower_seconds": 0.0, "size_bytes": 1}
-    report.modules = [SimpleNamespace(**{**USER, **unrolled, **times})]
-    retraced.varies = ("axis 0",)
-    retraced.signatures = 2
-    _, _, load = (f for f in advise(cast(Report, report)))
+
+def traced(number: int, seconds: float, rows: int = 3, **facts: Any) -> dict[str, Any]:
+    argument = {"name": "x", "dtype": "float32", "shape": [rows]}
+    spans = {"trace": [1.0, seconds], **facts.pop("spans", {})}
+    facts = {"outcome": "hit", "reason": "in-cache", **facts}
+    return event(number, USER, spans=spans, arguments=[argument], **facts)
+
+
+COPIES = {"count": 8, "share": 0.5, "file": "/u/train.py", "line": 7}
+UNROLLED = traced(1, 3.0, copies=COPIES)
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([start((1.0, 9.0, "import"))], []),  # which nobody can shorten
+        ([start((1.0, 1.9, "trace"))], []),
+        (
+            [
+                start((1.0, 6.0, "load")),
+                event(1, LIBRARY, **LOADED),
+            ],
+            [
+                (
+                    "slow-load",
+                    "took 5.0 s of 9.0 s, init (/v/site-packages/flax/scope.py:5)",
+                )
+            ],
+        ),
+        (
+            [start((1.0, 6.0, "load")), event(1, USER, **HIT, size_bytes=5000)],
+            [("slow-load", "took 5.0 s of 9.0 s")],  # no function took a tenth of it
+        ),
+        (
+            [
+                start((1.0, 3.0, "backend"), (3.0, 6.0, "key")),
+                event(1, USER, **(HIT | {"spans": {"key": [3, 3]}}), constant_bytes=5000),
+            ],
+            [
+                ("slow-key", "took 3.0 s of 9.0 s, f (/u/train.py:3) (5.0 kB of constants) alone"),
+                ("slow-backend", "starting the devices took 2.0 s of 9.0 s"),
+            ],
+        ),
+        (
+            [start((1.0, 4.0, "compile")), written(1, USER, 3.0)],
+            [("slow-compile", "took 3.0 s of 9.0 s, f (/u/train.py:3) alone 3.0 s")],
+        ),
+        # What is traced again stays before the shorter phase that contains it.
+        (
+            [start((1.0, 7.0, "trace")), traced(1, 3.0), traced(2, 3.0, rows=4)],
+            [
+                ("retraced", "was traced 2 times, for 2 signatures: axis 0 of x (3, 4) varies"),
+                ("slow-trace", "took 6.0 s of 9.0 s, f (/u/train.py:3) alone 6.0 s"),
+            ],
+        ),
+        (
+            [traced(1, 3.0), traced(2, 3.0, retrace="other types")],
+            [("retraced", "f (/u/train.py:3) was traced 2 times, JAX's reason: other types")],
+        ),
+        (
+            [traced(1, 3.0), traced(2, 3.0)],
+            [("retraced", "was traced 2 times, with arguments of the same shapes: the function")],
+        ),
+        ([traced(n, 3.0) | HELPER for n in (1, 2)], []),
+        (
+            [UNROLLED],
+            [("unrolled", "has 8 copies of the same lines, such as /u/train.py:7, 50% of its")],
+        ),
+        ([traced(1, 2.2, copies=COPIES)], []),  # the others take less than a second
+        (
+            [{**UNROLLED, "outcome": "written", "spans": {"trace": [1, 1], "compile": [2, 8]}}],
+            [("unrolled", "tracing, lowering and compiling it took 9.0 s")],
+        ),
+    ],
+)
+def test_advice_on_a_start_names_the_longest_part_first(
+    events: list[dict[str, Any]], told: list[tuple[str, str]]
+) -> None:
+    findings = advise(made(*events))
+    assert [f.trap for f in findings] == [trap for trap, _ in told]
+    for finding, (_, words) in zip(findings, told, strict=True):
+        assert words in finding.seen
+
+
+def test_advice_says_what_helps_this_program() -> None:
+    slow = start((1.0, 5.0, "compile"), (5.0, 8.0, "load"))
+    both = [traced(1, 0.1, copies=COPIES), traced(2, 0.1, rows=4)]
+    first, load = advise(made(slow, *both, written(3, USER, 3.0)))
+    assert "this start alone" in first.cost
     assert "jax.lax.scan; call with fewer shapes" in load.fix
-    # A short trace, and a long compile of the same copies.
-    slow = {**unrolled, **times, "outcome": "written", "trace_seconds": 0.6, "compile_seconds": 9.0}
-    report.modules = [SimpleNamespace(**{**USER, **slow})]
-    named = {finding.trap: finding.seen for finding in advise(cast(Report, report))}
-    retraced.traces = 0  # as JAX reports of one that is differentiated outside of jit
-    assert {f.trap for f in advise(cast(Report, report))} == named.keys() - {"retraced"}
-    report.phase_seconds = {"key": 9.0, "backend": 5.0, "compile": 1.9}
-    traps = [f.trap for f in advise(cast(Report, report))]
-    assert traps == ["slow-key", "slow-backend", "unrolled"]
-    assert named["unrolled"].endswith("; tracing, lowering and compiling it took 9.6 s")
+    first, load = advise(made(slow, event(1, USER, outcome="skipped", reason="compile-time")))
+    assert "this start alone" not in first.cost
+    assert "scan" not in load.fix and "shapes" not in load.fix
