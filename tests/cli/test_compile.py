@@ -120,18 +120,24 @@ def test_compile_options_are_allowed_by_name(
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "allow"),
+    ("asked", "options", "code", "allow"),
     [
-        ({"device_count": 100_000}, "too-many-devices", "--devices 100000"),
-        ({"process_count": 64}, "too-many-processes", "--jobs 64"),
+        ({"device_count": 100_000}, (), "too-many-devices", "--devices 100000"),
+        ({"device_count": 4}, ("--devices", "2"), "too-few-devices", "--devices 4"),
+        ({"process_count": 64}, (), "too-many-processes", "--jobs 64"),
     ],
 )
 def test_a_recipe_starts_no_more_than_is_sane(
-    run_cli: RunCli, tmp_path: Path, asked: dict[str, int], code: str, allow: str
+    run_cli: RunCli,
+    tmp_path: Path,
+    asked: dict[str, int],
+    options: tuple[str, ...],
+    code: str,
+    allow: str,
 ) -> None:
     environment = replace(ENVIRONMENT, **asked)  # type: ignore[arg-type]
     recipe = save(tmp_path / "some.recipe", environment, {"jit_f": b""})
-    done = run_cli("compile", recipe, "-C", tmp_path / "cache", "--json", "--jobs", "1")
+    done = run_cli("compile", recipe, "-C", tmp_path / "cache", "--json", "--jobs=1", *options)
     error = json.loads(done.stderr)["error"]
     assert (done.returncode, error["code"]) == (2, code)
     assert allow in error["hint"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import error_of
 from conftest import (
     REPOSITORY,
     MakeOnce,
@@ -232,38 +233,13 @@ def test_a_parent_that_is_killed_leaves_no_truncated_entry_and_the_next_one_comp
 
 
 def test_what_cannot_be_compiled_again_is_named(
-    recorded: ModuleRecorded,
-    compiled: Any,
-    run_cli: RunCli,
-    each_jax_python: str,
-    tmp_path: Path,
-    script: Any,
+    recorded: ModuleRecorded, compiled: Any, each_jax_python: str, tmp_path: Path, script: Any
 ) -> None:
-    path = script(
-        """
-        import jax, jax.numpy as jnp, numpy as np
-        @jax.jit
-        def talk(x):
-            jax.debug.print("x is {}", x)
-            return x + 1
-        @jax.jit
-        def plain(x):
-            return x * 2
-        print(talk(np.float32(1)), plain(np.float32(2)))
-        """
-    )
-    cache = tmp_path / "other"
-    document = compiled(recorded(path), cache)
-    found = {m["module"]: m["outcome"] for m in document["modules"]}
-    assert found["jit_plain"] == "written"
-    (talk,) = [m for m in document["modules"] if m["module"] == "jit_talk"]
-    assert talk["outcome"] == "written" or (
-        (talk["outcome"], talk["reason"]) == ("refused", "host-callbacks")
-    )
-    # Whatever was compiled: the program runs with it.
-    done = run_cli("warm", "-C", cache, "--python", each_jax_python, path)
-    assert done.returncode == 0, done.stderr
-    assert "x is 1.0" in done.stdout
+    path = script("import jax\njax.jit(lambda x: jax.debug.print('{}', x))(1.0)")
+    (talk,) = compiled(recorded(path), tmp_path / "other")["modules"]
+    is_cached = jax_version(each_jax_python) >= (0, 11)
+    expected = ("written", None) if is_cached else ("refused", "host-callbacks")
+    assert (talk["outcome"], talk["reason"]) == expected
 
 
 def changed(
@@ -284,30 +260,17 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "said"),
-    [
-        ({"device_count": 4}, 2, "--devices 4"),
-        ({"platform": "tpu"}, 1, '"code": "no-platform"'),
-    ],
-)
 def test_a_recipe_for_what_is_not_here(
-    recorded_once: Any,
-    run_cli: RunCli,
-    each_jax_python: str,
-    tmp_path: Path,
-    change: dict[str, Any],
-    code: int,
-    said: str,
+    recorded_once: Any, run_cli: RunCli, each_jax_python: str, tmp_path: Path
 ) -> None:
     def move(recipe: Recipe) -> Recipe:
-        environments = tuple(replace(e, **change) for e in recipe.environments)
+        environments = tuple(replace(e, platform="tpu") for e in recipe.environments)
         return replace(recipe, environments=environments)
 
     recipe = changed(recorded_once("step"), tmp_path / "moved.recipe", move)
-    words = ("compile", recipe, "--json", "--devices", "2", "-C", tmp_path / "x")
-    done = run_cli(*words, "--python", each_jax_python)
-    assert (done.returncode, said in done.stderr) == (code, True)
+    words = ("compile", recipe, "--json", "-C", tmp_path / "x", "--python", each_jax_python)
+    done = run_cli(*words)
+    assert (done.returncode, error_of(done)) == (1, "no-platform")
 
 
 def test_an_option_that_neither_we_nor_this_jaxlib_know_is_refused(
@@ -409,10 +372,8 @@ def test_the_keys_are_those_of_a_full_run(record: Any) -> None:
     assert any(r.stubbed for r in collected.requests)
     full = record(PROGRAMS, "sharded", options=eight)
     assert not any(r.stubbed for r in full.requests)
-    assert {r.key for r in collected.requests} == {r.key for r in full.requests}
-    assert {r.key: r.bytecode for r in collected.requests} == {
-        r.key: r.bytecode for r in full.requests
-    }
+    keys, all_keys = ({r.key: r.bytecode for r in each.requests} for each in (collected, full))
+    assert keys == all_keys
 
 
 #: Has zeros in its hands: one function captures them, and a branch reads them.
@@ -556,9 +517,8 @@ def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
     assert summary["written"] == summary["requested"] > 0
     assert entries(other) == entries(first)
     # The cluster knows what is there: nothing is compiled again.
-    again = run_cli(
-        *args, "--json", "--dask", cluster["address"], env={"PYTHONWARNINGS": "default"}
-    )
+    words = (*args, "--json", "--dask", cluster["address"])
+    again = run_cli(*words, env={"PYTHONWARNINGS": "default"})
     assert json.loads(again.stdout)["summary"]["already_cached"] == summary["requested"]
 
 
@@ -566,10 +526,8 @@ def test_a_scheduler_that_is_not_there(run_cli: RunCli, recorded_once: Any) -> N
     env = {"PYTHONWARNINGS": "default", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
     words = ("compile", recorded_once("step"), "--dask", "tcp://127.0.0.1:9", "--json")
     done = run_cli(*words, env=env)
-    assert (done.returncode, json.loads(done.stderr.splitlines()[-1])["error"]["code"]) == (
-        1,
-        "no-cluster",
-    )
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert (done.returncode, error["code"]) == (1, "no-cluster")
 
 
 # What ``compile`` shows on a terminal while it works.

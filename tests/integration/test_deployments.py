@@ -11,8 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import distribution
@@ -21,7 +19,6 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli, clean_environment, find_jax_pythons
-from packaging.requirements import Requirement
 from processes import sh
 
 from tools.oracle.world import Counts
@@ -161,6 +158,7 @@ def machine(tmp_path: Path) -> Machine:
     for name, text in scripts.items():
         (commands / name).write_text(f"#!/bin/sh\n{text}\n")
         (commands / name).chmod(0o755)
+    (tmp_path / "serve.py").write_text(program())
     env = clean_environment(tmp_path) | {
         "PATH": f"{commands}:/usr/bin:/bin",
         "JAX_PLATFORMS": "cpu",
@@ -243,95 +241,64 @@ def test_kubernetes_accepts_every_manifest(path: Path) -> None:
         checker.validate(manifest, checker.latest_version(), strict=True)
 
 
-class Pod:
-    """A pod of a manifest's Deployment, on this machine.
+def run_pod(machine: Machine, name: str, volume: str = "cache", **changes: str) -> Counts:
+    """Start the containers of a manifest's Deployment, the program as the server, and end them.
 
     Args:
-        volumes: a directory for each mount path.
+        volume: the directory that is mounted as ``/cache``.
         changes: values of variables that have to be others here, such as a bucket's address.
     """
+    documents = yaml.safe_load_all((EXAMPLES / "kubernetes" / name).read_text())
+    (deployment,) = (d for d in documents if d["kind"] == "Deployment")
+    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    (machine.home / volume).mkdir(exist_ok=True)
+    mounts = {"/cache": volume, "/bundles/cache.jaxcache": "cache.jaxcache"}
+    places = {path: str(machine.home / here) for path, here in mounts.items()}
 
-    def __init__(
-        self, machine: Machine, name: str, volumes: dict[str, Path], changes: dict[str, str]
-    ) -> None:
-        documents = yaml.safe_load_all((EXAMPLES / "kubernetes" / name).read_text())
-        (deployment,) = (d for d in documents if d["kind"] == "Deployment")
-        self._spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
-        self._machine = machine
-        self._volumes = volumes
-        self._changes = changes
+    def execute(container: dict[str, Any], command: list[str]) -> str:
+        env = {e["name"]: places.get(e["value"], e["value"]) for e in container.get("env", [])}
+        env |= {name: value for name, value in changes.items() if name in env}
+        return machine.run(*(places.get(word, word) for word in command), **env)
 
-    def run(self) -> Counts:
-        """Start the containers in order, the program in the place of the server, and end them."""
-        for container in self._spec.get("initContainers", []):
-            self._execute(container, container["command"])
-        (server,) = self._spec["containers"]
-        (counts,) = counted(self._execute(server, ["python", "serve.py"]))
-        if hook := server.get("lifecycle"):
-            self._execute(server, hook["preStop"]["exec"]["command"])
-        return counts
-
-    def _execute(self, container: dict[str, Any], command: list[str]) -> str:
-        env = {e["name"]: self._place(e["value"]) for e in container.get("env", [])}
-        env |= {name: value for name, value in self._changes.items() if name in env}
-        return self._machine.run(*map(self._place, command), **env)
-
-    def _place(self, word: str) -> str:
-        return str(self._volumes.get(word, word))
-
-
-StartPod = Callable[..., Pod]
-
-
-@pytest.fixture
-def start_pod(machine: Machine) -> StartPod:
-    (machine.home / "serve.py").write_text(program())
-
-    def start(name: str, volume: str = "cache", **changes: str) -> Pod:
-        directory = machine.home / volume
-        directory.mkdir(exist_ok=True)
-        bundle = machine.home / "cache.jaxcache"
-        volumes = {"/cache": directory, "/bundles/cache.jaxcache": bundle}
-        return Pod(machine, name, volumes, changes)
-
-    return start
+    for container in spec.get("initContainers", []):
+        execute(container, container["command"])
+    (server,) = spec["containers"]
+    (counts,) = counted(execute(server, ["python", "serve.py"]))
+    if hook := server.get("lifecycle"):
+        execute(server, hook["preStop"]["exec"]["command"])
+    return counts
 
 
 @needs_jax
-def test_pods_share_a_bucket_as_a_tier(start_pod: StartPod, bucket: str) -> None:
+def test_pods_share_a_bucket_as_a_tier(machine: Machine, bucket: str) -> None:
     here = {"JAXCACHE_LIVE_TIERS": bucket, "JAXCACHE_LIVE_METRICS": "127.0.0.1:0"}
-    assert is_cold(start_pod("deployment.yaml", "first", **here).run())
-    assert is_warm(start_pod("deployment.yaml", "second", **here).run())
+    assert is_cold(run_pod(machine, "deployment.yaml", "first", **here))
+    assert is_warm(run_pod(machine, "deployment.yaml", "second", **here))
 
 
 @needs_jax
-def test_a_pod_pulls_what_the_end_of_another_pushed(
-    start_pod: StartPod, machine: Machine, bucket: str
-) -> None:
-    assert is_cold(start_pod("init-container.yaml", STORE=bucket).run())
+def test_a_pod_pulls_what_the_end_of_another_pushed(machine: Machine, bucket: str) -> None:
+    assert is_cold(run_pod(machine, "init-container.yaml", STORE=bucket))
     shutil.rmtree(machine.home / "cache")
-    assert is_warm(start_pod("init-container.yaml", STORE=bucket).run())
+    assert is_warm(run_pod(machine, "init-container.yaml", STORE=bucket))
 
 
 @needs_jax
-def test_pods_that_start_together_on_one_volume_compile_once(start_pod: StartPod) -> None:
-    pods = [start_pod("shared-volume.yaml") for _ in range(2)]
+def test_pods_that_start_together_on_one_volume_compile_once(machine: Machine) -> None:
     with ThreadPoolExecutor() as pool:
-        first, second = pool.map(Pod.run, pods)
+        first, second = pool.map(run_pod, [machine] * 2, ["shared-volume.yaml"] * 2)
     assert first.hits + second.hits == first.misses + second.misses > 1
 
 
 @needs_jax
-def test_an_init_container_unpacks_a_bundle(
-    start_pod: StartPod, machine: Machine, run_cli: RunCli
-) -> None:
+def test_an_init_container_unpacks_a_bundle(machine: Machine, run_cli: RunCli) -> None:
     cache = machine.home / "cache"
     built = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     (compiled,) = counted(machine.run("python", "serve.py", **built))
     assert is_cold(compiled)
     assert run_cli("export", machine.home / "cache.jaxcache", "-C", cache).returncode == 0
     shutil.rmtree(cache)
-    assert is_warm(start_pod("airgapped.yaml").run())
+    assert is_warm(run_pod(machine, "airgapped.yaml"))
 
 
 # ``action.yml`` on a runner that has no jaxcache.
@@ -367,39 +334,20 @@ chmod +x "$3/bin/pip"
 """
 
 
-def link_requirements(directory: Path) -> None:
-    """Make a directory of the packages that jaxcache requires, and no others."""
-    directory.mkdir()
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["gpu"]]
-    waiting = [Requirement(text) for text in needed]
-    linked = set()
-    while waiting:
-        requirement = waiting.pop()
-        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if requirement.name in linked or not is_needed:
-            continue
-        linked.add(requirement.name)
-        package = distribution(requirement.name)
-        waiting += map(Requirement, package.requires or [])
-        for file in package.files or []:
-            top = file.parts[0]
-            link = directory / top
-            if top not in ("..", "__pycache__") and not link.exists():
-                link.symlink_to(Path(str(package.locate_file(top))))
-
-
 @pytest.fixture
 def toolcache(tmp_path: Path) -> Path:
     """A Python as setup-python gives one, with the job's jax in it."""
     prefix = tmp_path / "toolcache"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
     (site,) = prefix.glob("lib/python3*/site-packages")
-    (site / "jax.pth").write_text(f"{distribution('jax').locate_file('')}\n")
-    link_requirements(tmp_path / "packages")
-    text = MAKE_ENVIRONMENT.format(
-        python=sys.executable, repository=REPOSITORY, packages=tmp_path / "packages"
-    )
+    installed = Path(str(distribution("jax").locate_file("")))
+    (site / "jax.pth").write_text(f"{installed}\n")
+    packages = tmp_path / "packages"  # what jaxcache's own environment has: no jax
+    packages.mkdir()
+    for path in installed.iterdir():
+        if not path.name.startswith("jax"):
+            (packages / path.name).symlink_to(path)
+    text = MAKE_ENVIRONMENT.format(python=sys.executable, repository=REPOSITORY, packages=packages)
     python3 = prefix / "bin" / "python3"
     python3.unlink()
     python3.write_text(f"#!/bin/sh\n{text}")

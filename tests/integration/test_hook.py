@@ -38,12 +38,6 @@ for _ in range(10):
 for _ in range(10):
     assert os.wait()[1] == 0
 """,
-    "spawn-pool": """
-import multiprocessing, work
-if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        pool.map(work.work, [0.0] * 6)
-""",
     "forkserver-pool": """
 import multiprocessing, work
 if __name__ == "__main__":
@@ -73,19 +67,6 @@ UNHEARD = {
 import os, sys, work
 work.work()
 os.execv(sys.executable, [sys.executable, "-I", "unheard.py"])
-""",
-    "double-fork": """
-import os, sys, work
-work.work()
-read, write = os.pipe()
-if not os.fork():
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    os.set_inheritable(write, True)
-    os.execv(sys.executable, [sys.executable, "-I", "unheard.py"])
-os.close(write)
-os.read(read, 1)
 """,
     "env-i": """
 import subprocess, sys, work

@@ -17,7 +17,7 @@ from conftest import REPOSITORY, RunCli, clean_environment
 from once import fill_once
 from processes import sh
 from terminal import Terminal, without_style
-from warm_checks import STEP, outcomes
+from warm_checks import STEP, only
 
 from jaxcache.cache.bundle.format import encode_manifest, open_bundle, read_bundle
 from jaxcache.core import runs
@@ -387,52 +387,41 @@ def alone(each_jax_python: str, tmp_path: Path) -> str:
     return str(tmp_path / "venv" / "bin" / "python")
 
 
-@pytest.fixture
-def beside(each_jax_python: str, tmp_path: Path) -> str:
-    """A Python with jax, beside which jaxcache is installed."""
+def test_jaxcache_beside_jax_is_another_way_in(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
     site = make_environment(each_jax_python, tmp_path / "venv")
     pth = REPOSITORY / "jaxcache" / "injected" / "startup" / "jaxcache.pth"
     (site / "jaxcache.pth").write_text(pth.read_text())
-    return str(tmp_path / "venv" / "bin" / "python")
-
-
-@pytest.mark.parametrize("launcher", ["isolated", "own-path"])
-def test_jaxcache_beside_jax_is_another_way_in(
-    run_cli: RunCli, cache: Path, script: Any, beside: str, launcher: str
-) -> None:
-    line = LAUNCHERS[launcher].format(python=beside, script=script(STEP))
+    beside = str(tmp_path / "venv" / "bin" / "python")
     threshold = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "3600"}
-    command = ("run", "--json", "-C", cache, "--fail-on-miss", "--", "sh", "-c", line)
-    done = run_cli(*command, env=threshold)
-    document = json.loads(done.stdout)
-    assert outcomes(document, "jit_step") == {("skipped", "compile-time")}, done.stderr
-    assert not list(cache.glob("*-cache")), "run leaves the thresholds alone"
-    assert (done.returncode, document["unobserved"]) == (1, [])
-
-
-def test_it_listens_once_and_only_where_asked(
-    run_cli: RunCli, cache: Path, script: Any, beside: str
-) -> None:
-    path = script(STEP)
-    document = json.loads(run_cli("run", "--json", "-C", cache, "--", beside, path).stdout)
-    assert len([m for m in document["modules"] if m["module"] == "jit_step"]) == 1
+    for way in (LAUNCHERS["isolated"], LAUNCHERS["own-path"], "{python} {script}"):
+        line = way.format(python=beside, script=script(STEP))
+        command = ("run", "--json", "-C", cache, "--fail-on-miss", "--", "sh", "-c", line)
+        done = run_cli(*command, env=threshold)
+        document = json.loads(done.stdout)
+        step = only(document, "jit_step")  # it listens once
+        assert (step["outcome"], step["reason"]) == ("skipped", "compile-time"), done.stderr
+        assert not list(cache.glob("*-cache")), "run leaves the thresholds alone"
+        assert (done.returncode, document["unobserved"]) == (1, [])
+    # Only where it was asked to.
     text = "import sys; assert not [m for m in sys.modules if 'jaxcache' in m]"
     sh([beside, "-c", text], check=True, env={"PATH": os.environ["PATH"]})
 
 
-@pytest.mark.parametrize("launcher", ["isolated", "bare"])
 def test_what_was_not_heard_fails_every_assertion(
-    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path, launcher: str
+    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path
 ) -> None:
-    line = LAUNCHERS[launcher].format(python=alone, script=script(STEP))
     recipe = tmp_path / "r.recipe"
     options = ("--fail-on-miss", "--strict", "--record", str(recipe))
-    done = run_cli("run", "-C", cache, *options, "--", "sh", "-c", line)
-    assert done.returncode == 1, done.stderr
-    assert "no use of jax was seen" in done.stderr, done.stderr
-    assert "failed: not every compile could be observed" in done.stderr
-    assert "failed: nothing was recorded" in done.stderr
-    assert not recipe.exists()
+    for launcher in ("isolated", "bare"):
+        line = LAUNCHERS[launcher].format(python=alone, script=script(STEP))
+        done = run_cli("run", "-C", cache, *options, "--", "sh", "-c", line)
+        assert done.returncode == 1, done.stderr
+        assert "no use of jax was seen" in done.stderr, done.stderr
+        assert "failed: not every compile could be observed" in done.stderr
+        assert "failed: nothing was recorded" in done.stderr
+        assert not recipe.exists()
 
 
 def test_one_unheard_among_several(

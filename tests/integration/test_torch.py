@@ -256,22 +256,6 @@ def test_pruned_to_half_what_stayed_hits(run_cli: RunCli, run_torch: Run, real_c
         assert aot.get("autograd_cache_miss", 0) == (0 if function in kept else 1)
 
 
-def test_a_hostile_entry_is_named_before_torch_runs_it(
-    run_cli: RunCli, run_torch: Run, real_cache: Path, tmp_path: Path
-) -> None:
-    trap = tmp_path / "trap"
-    data = b"cposix\nmkdir\n(S'" + str(trap).encode() + b"'\ntR."
-    directory = first_file(real_cache, "fxgraph/*/*/*").parent
-    (directory / digest_of(data)).write_bytes(data)
-    for command in ("ls", "stats", "verify"):
-        run_cli(command, "-C", real_cache)
-    assert not trap.exists()
-    fixed = run_cli("verify", "-C", real_cache, "--fix", "--grace", "0s")
-    assert "foreign-globals" in fixed.stdout
-    assert run_torch(real_cache).returncode == 0
-    assert not trap.exists()
-
-
 def test_a_bundle_hits_without_a_compiler(
     run_cli: RunCli, run_torch: Run, warm_cache: Path, tmp_path: Path
 ) -> None:

@@ -354,25 +354,10 @@ def test_a_bypass_is_named_as_explain_says(torch_python: str, tmp_path: Path) ->
     assert "bypassed" in told.stdout, told
 
 
-def test_doctor_names_what_a_run_met(run_torch: Run, five: Ran, torch_python: str) -> None:
-    ran = run_torch("doctor", "--", torch_python, PROGRAMS / "custom.py")
-    assert five and ran.counted[0]["aot_autograd"]["autograd_cache_bypass"] == 1
-    found = {f["trap"]: f for f in ran.document["findings"]}
-    assert "1 graph bypassed a cache: Unsupported call_function" in found["bypassed"]["seen"]
-    assert "ALLOW_CUSTOM_AUTOGRAD" in found["bypassed"]["fix"]
-    assert "caches-off" not in found
-
-
 def test_churn_names_the_functions_that_were_changed(run_torch: Run, five: Ran) -> None:
     modules = {m["module"]: m for m in run_torch("explain", "--churn").document["modules"]}
     assert five and {"attend", "step", "double"} <= set(modules)
     assert "gm" in {c["component"] for c in modules["attend"]["causes"]}
-
-
-def test_what_torch_wrote_is_intact(run_torch: Run, five: Ran) -> None:
-    ran = run_torch("verify")
-    assert five and ran.code == 0 and ran.document["checked"] > 0
-    assert {p["kind"] for p in ran.document["problems"]} <= {"missing-source"}
 
 
 def test_a_script_is_explained_and_the_cache_stays_as_it_is(
