@@ -12,6 +12,14 @@ from object_server import Proxy
 from own_files import ROWS, state
 from ways import OLD_NS, WAYS, names, old_copy
 
+from jaxcache.cache.files import (
+    find_caches,
+    is_foreign,
+    new_atime,
+    parse_atime,
+    scratch_directory,
+)
+
 NOW_NS = time.time_ns()
 #: What stands for the words in capitals in the table.
 WORDS = {
@@ -211,3 +219,82 @@ def test_a_limit_on_the_size_does_not_count_what_others_have(run_cli: RunCli, sh
     size = sum(path.stat().st_size for path in own)
     done = run_cli("prune", "--max-size", size, "-C", shared, "--dry-run")
     assert "nothing to remove" in done.stderr
+
+
+# What lies in a directory, by names alone.
+
+
+ENTRY = f"jit_f-{0:064x}-cache"
+
+
+def touch(directory: Path, *names: str) -> None:
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+
+
+@pytest.mark.parametrize(
+    ("files", "foreign"),
+    [
+        ([], False),
+        ([".git/config"], False),
+        (["CACHEDIR.TAG"], False),
+        (["CACHEDIR.TAG", "notes.txt"], True),
+        (["notes.txt", ENTRY], False),
+        (["notes.txt", "xla_gpu_kernel_cache_file"], False),
+        (["notes.txt", "fxgraph/x"], False),
+        (["ci/train.py"], True),
+        (["ci/cci4.py"], False),
+    ],
+)
+def test_a_directory_of_other_programs_is_foreign(
+    tmp_path: Path, files: list[str], foreign: bool
+) -> None:
+    touch(tmp_path, *files)
+    assert is_foreign(str(tmp_path)) is foreign
+
+
+def test_caches_are_found_three_levels_below(tmp_path: Path) -> None:
+    touch(tmp_path, f"one/{ENTRY}", f"a/b/three/{ENTRY}", f"a/b/c/four/{ENTRY}")
+    touch(tmp_path, "empty/.jaxcache/ledger/x", f".jaxcache/x/{ENTRY}", "torch/fxgraph/x")
+    (tmp_path / "link").symlink_to("one")
+    below = [str(tmp_path / name) for name in ("a/b/three", "empty", "one", "torch")]
+    assert find_caches(str(tmp_path)) == tuple(below)
+    assert find_caches(below[2]) == find_caches(f"{below[2]}/{ENTRY}") == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "used_ns"),
+    [
+        (bytes(8), 0),
+        (b"\1" + bytes(7), 1),
+        ((2**63 - 1).to_bytes(8, "little"), 2**63 - 1),
+        ((2**63).to_bytes(8, "little"), None),
+        (bytes(7), None),
+        (bytes(9), None),
+    ],
+)
+def test_a_date_has_eight_bytes(data: bytes, used_ns: int | None) -> None:
+    assert parse_atime(data) == used_ns
+    for value, written in ((-1, 0), (2**63, 2**63 - 1), (used_ns or 5, used_ns or 5)):
+        new = new_atime(ENTRY, value)
+        assert new is not None
+        assert new.name == ENTRY.replace("-cache", "-atime")
+        assert [*map(parse_atime, new.chunks)] == [written]
+    assert new_atime(ENTRY.removesuffix("-cache"), 1) is None
+
+
+def test_directories_that_killed_commands_left_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once they are old, unless somebody uses them."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    touch(tmp_path, ".jaxcache-tmp-x-old/file", ".jaxcache-tmp-x-new/file", "other/file")
+    for name, age_seconds in ((".jaxcache-tmp-x-old", 61), (".jaxcache-tmp-x-new", 50)):
+        os.utime(tmp_path / name, (time.time() - age_seconds,) * 2)
+    os.utime(tmp_path / "other", (0, 0))
+    with scratch_directory("test") as path:
+        os.utime(path, (0, 0))
+        with scratch_directory("test"):
+            assert Path(path).is_dir()
+    assert {p.name for p in tmp_path.iterdir()} == {".jaxcache-tmp-x-new", "other"}

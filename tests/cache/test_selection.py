@@ -16,8 +16,11 @@ from jaxcache.store.local import LocalStore
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """Entries 1 to 3: each is larger, dearer, older and less used than the one before."""
-    for number, (size, seconds) in enumerate([(100, 1), (1000, 7), (9000, 300)], 1):
+    """Entries 1 to 3: each is larger, dearer, older and less used than the one before.
+
+    The first block of the third is beyond what is read of a head.
+    """
+    for number, (size, seconds) in enumerate([(100, 1), (1000, 7), (300_000, 300)], 1):
         ages = {"used_ago": number * HOUR, "made_ago": number * 24 * HOUR}
         put(tmp_path, key(number, f"jit_{'abc'[number - 1]}"), size=size, seconds=seconds, **ages)
     return tmp_path
@@ -78,8 +81,9 @@ def test_each_field_has_a_natural_order(cache: Path, sort: str, numbers: str) ->
 
 def test_a_key_names_one_entry_and_a_glob_or_a_module_all(cache: Path) -> None:
     put(cache, key(4, "jit_a"))
+    put(cache, key(5, "jit_a_2"))
     for keys, numbers in (
-        ((), "1423"),
+        ((), "14523"),
         (("jit_a",), "14"),
         (("jit_[bc]*", "jit_a*1"), "123"),
         ((f"{0:063x}2",), "2"),
@@ -88,9 +92,9 @@ def test_a_key_names_one_entry_and_a_glob_or_a_module_all(cache: Path) -> None:
     ):
         assert listed(cache, *keys, sort="key") == numbers
     for text, code, words in (
-        ("jit_", "ambiguous-key", "matches 4 entries: jit_a-000000000000, jit_a-"),
+        ("jit_", "ambiguous-key", "matches 5 entries: jit_a-000000000000, jit_a-"),
         ("jit_…", "ambiguous-key", ", …"),
-        ("jit_a…0", "ambiguous-key", "matches 2 entries: jit_a-000000000000, jit_a-000000000000"),
+        ("jit_a-…0", "ambiguous-key", "matches 2 entries: jit_a-000000000000, jit_a-000000000000"),
         ("jit_aa", "no-match", "did you mean 'jit_a'?"),
         ("xyz", "no-match", "jaxcache ls -q prints every key"),
         ("", "no-match", "no entry matches ''"),

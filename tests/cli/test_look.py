@@ -31,26 +31,6 @@ def cache(capped_cache: Path) -> Path:
     return capped_cache
 
 
-def test_seconds_are_those_of_the_header(run_cli: RunCli, tmp_path: Path) -> None:
-    content = (754).to_bytes(4, "big") + os.urandom(300_000)  # a first block beyond 16 KiB
-    path = tmp_path / f"jit_slow-{HASH}-cache"
-    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(content))
-    (entry,) = told(run_cli, "ls", "-C", tmp_path)["entries"]
-    assert entry["compile_seconds"] == 754.0
-    assert entry["payload_bytes"] == 300_000
-    assert entry["sealed"] is True
-
-
-def test_keys_select(run_cli: RunCli, cache: Path) -> None:
-    everything = [e["key"] for e in told(run_cli, "ls", "-C", cache)["entries"]]
-    mlp = next(k for k in everything if k.startswith("jit_mlp"))
-    for argument in (mlp, mlp[:-50], mlp.rsplit("-")[-1][:10], "jit_m*", "jit_ml?", "jit_mlp"):
-        assert [e["key"] for e in told(run_cli, "ls", "-C", cache, argument)["entries"]] == [mlp]
-    done = run_cli("ls", "-C", cache, "jit_")
-    assert (done.returncode, "ambiguous-key" in done.stderr) == (1, True)
-    assert "jit_*" in done.stderr
-
-
 @pytest.mark.parametrize("key", ["", "nothing"])
 def test_a_key_that_names_nothing_chooses_nothing(
     run_cli: RunCli, tmp_path: Path, corpus: Path, key: str

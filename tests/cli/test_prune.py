@@ -357,15 +357,6 @@ def test_rm_looks_for_the_key_before_it_asks(run_cli: RunCli, cache: Path) -> No
     assert not path.exists()
 
 
-def test_a_modules_name_means_all_its_entries(run_cli: RunCli, cache: Path) -> None:
-    (path,) = cache.glob("jit_mlp-*-cache")
-    digest = path.name.removesuffix("-cache").rpartition("-")[2]
-    shutil.copy(path, cache / f"jit_mlp-{digest[::-1]}-cache")
-    shutil.copy(path, cache / f"jit_mlp_2-{digest}-cache")
-    done = run_cli("ls", "-q", "-C", cache, "jit_mlp")
-    assert sorted(done.stdout.split()) == sorted(f"jit_mlp-{d}" for d in (digest, digest[::-1]))
-
-
 def test_pins_are_listed_honoured_and_taken_back(run_cli: RunCli, cache: Path) -> None:
     assert run_cli("pin", "-C", cache).stdout == ""
     key = run_cli("pin", "-C", cache, "jit_ml").stdout.strip()
