@@ -10,6 +10,8 @@ from command_line import show_on_terminal
 from conftest import CORPUS, RunCli
 from terminal import Terminal, columns, run_all, without_style
 
+from jaxcache.cli.terminal import terminal_width
+
 
 def test_a_key_that_a_table_shows_is_a_key(local: Path, tmp_path: Path) -> None:
     def shown(*words: str) -> str:
@@ -62,6 +64,14 @@ def test_a_pipe_that_cannot_say_it_gets_escapes(spawn_cli: RunCli, local: Path) 
     latin = spawn_cli("ls", "-q", "-C", local, env={"PYTHONIOENCODING": "ascii"})
     assert latin.returncode == 0
     assert "jit_\\u8a13\\u7df4" in latin.stdout
+
+
+@pytest.mark.parametrize(("columns", "width"), [("120", 120), ("1", 1), ("0", 80), ("wide", 80)])
+def test_a_width_that_is_none_is_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert terminal_width() == width
 
 
 _SLOW_WORK = """
