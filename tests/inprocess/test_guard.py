@@ -1,7 +1,6 @@
 """``jaxcache.guard()`` refuses compiles before XLA is called, and leaves JAX as it was."""
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from conftest import RunCli, jax_version
 from processes import sh
 
 import jaxcache
-from tests.inprocess.conftest import RunInside
 
 pytestmark = pytest.mark.jax
 
@@ -40,84 +38,42 @@ def test_cases_of(
     assert {case: facts["fault"] for case, facts in cases.items() if facts["fault"]} == {}
 
 
-#: A function that is warm for one of two arguments, and what is refused.
-HEAD = """
-import json
-import jax, jax.numpy as jnp, numpy as np
-import jaxcache
-from jaxcache import UnexpectedCompileError, guard
-@jax.jit
-def step(x):
-    return jnp.tanh(x)
-x, x8 = jnp.ones((2, 4)), jnp.ones((8, 4))
-found = {}
-def refuse(call):
-    try:
-        call()
-    except UnexpectedCompileError as error:
-        return error
-"""
-
-WATCHED = """
-step(x)
-with jaxcache.watch() as report:
-    for on in ("compile", "load"):
-        with guard(on):
-            refuse(lambda: step(x8))
-    step(x8)
-rows = [(m.outcome, m.reason, m.detail) for m in report.modules if m.module == "jit_step"]
-print(json.dumps([report.refused, report.errors, rows]))
-"""
-
-
-def test_watch_calls_it_refused(run_inside: RunInside) -> None:
-    refused, errors, rows = run_inside(HEAD + WATCHED)
-    assert (refused, errors) == (2, 0)
-    detail = "x: float32[2,4] before, float32[8,4] now"
-    assert {tuple(row) for row in rows if row[0] == "refused"} == {("refused", "guard", detail)}
-    assert sum(row[0] == "written" for row in rows) == 1
-
-
 ARMED = """
-step(x)
-found["before"] = refuse(lambda: step(x8)) is None
-jaxcache.warmed_up()
-jaxcache.warmed_up()
+import json
+import jax, numpy as np
+import jaxcache
+step = jax.jit(lambda x: x * 2)
+step(np.ones(2))
+%s
 try:
-    step(np.ones((9, 4), np.float32))
-    found["after"] = "compiled"
+    step(np.ones(3))
+    found = "compiled"
 except RuntimeError as error:
-    found["after"] = type(error).__name__
+    found = type(error).__name__
 print(json.dumps(found))
 """
+WARM = "jaxcache.warmed_up()\n" * 2
+#: The variable, the end of the warm-up, what is found, and how often each sentence is printed.
+VARIABLES = {
+    "up": ("compile:raise", WARM, "UnexpectedCompileError", (0, 0)),
+    "never up": ("compile:raise", "", "compiled", (0, 1)),
+    "another form": ("comple:raise", WARM, "compiled", (1, 0)),
+    "not set": ("", WARM, "compiled", (0, 0)),
+}
 
 
-@pytest.mark.parametrize(
-    ("env", "after"),
-    [({"JAXCACHE_GUARD": "compile:raise"}, "UnexpectedCompileError"), ({}, "compiled")],
-)
-def test_the_variable_arms_a_guard(run_inside: RunInside, env: dict[str, str], after: str) -> None:
-    assert run_inside(HEAD + ARMED, **env) == {"before": True, "after": after}
-
-
-@pytest.mark.parametrize(
-    ("guard", "program", "counts"),
-    [
-        ("comple:raise", "jaxcache.warmed_up()", (1, 0)),
-        ("compile:raise", "jax.devices()", (0, 1)),
-        ("compile:raise", "jax.devices(); jaxcache.warmed_up()", (0, 0)),
-    ],
-    ids=["another form", "never up", "up"],
-)
-def test_a_guard_without_an_effect_is_reported_once(
-    inside_python: str, tmp_path: Path, guard: str, program: str, counts: tuple[int, int]
+@pytest.mark.parametrize(("guard", "warm_up", "found", "counts"), VARIABLES.values(), ids=VARIABLES)
+def test_the_variable_arms_a_guard_and_where_it_has_no_effect_that_is_said_once(
+    inside_python: str,
+    inside_environment: dict[str, str],
+    guard: str,
+    warm_up: str,
+    found: str,
+    counts: tuple[int, int],
 ) -> None:
-    done = sh(
-        [inside_python, "-c", f"import jax, jaxcache; {program}"],
-        env={**os.environ, "JAXCACHE_GUARD": guard},
-        cwd=tmp_path,
-        check=True,
-    )
+    env = inside_environment | ({"JAXCACHE_GUARD": guard} if guard else {})
+    done = sh([inside_python, "-c", ARMED % warm_up], env=env, check=True)
+    assert json.loads(done.stdout) == found
     sentences = (
         "runs without a guard: JAXCACHE_GUARD must be",
         "JAXCACHE_GUARD had no effect: the program did not call jaxcache.warmed_up()\n",

@@ -15,8 +15,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, clean_environment, has_modules
+from conftest import REPOSITORY, has_modules
 from processes import sh
+
+from tests.inprocess.conftest import OWN_COUNTS
 
 pytestmark = pytest.mark.jax
 
@@ -28,28 +30,19 @@ _REQUIRED = (
     *("rich", "markdown_it", "mdurl", "pygments", "google", "backports"),
 )
 #: Prints what JAX itself counts.
-PLAIN = """
-import json
-from collections import Counter
-import jax, jax.numpy as jnp
-counts = Counter()
-jax.monitoring.register_event_listener(lambda name, **_: counts.update([name.rpartition("/")[2]]))
+PLAIN = f"""{OWN_COUNTS}
+import jax.numpy as jnp
 jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((8, 8)))
-print(json.dumps([counts["cache_hits"], counts["cache_misses"]]))
+print(json.dumps([_own["hits"], _own["written"]]))
 """
 
 
 class Environment:
     """A virtual environment of a Python with jax, with jax alone at first."""
 
-    def __init__(self, jax_python: str, home: Path) -> None:
+    def __init__(self, jax_python: str, home: Path, variables: dict[str, str]) -> None:
         self.home = home
-        self.variables = clean_environment(home) | {
-            "JAX_COMPILATION_CACHE_DIR": str(home / "cache"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONWARNINGS": "",
-        }
+        self.variables = variables
         self.python = home / "venv" / "bin" / "python"
         ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
         subprocess.run([jax_python, "-m", "venv", "--without-pip", home / "venv"], check=True)
@@ -87,17 +80,13 @@ class Environment:
         """Run a program and return the JSON of its last line."""
         return json.loads(self._output(self.python, program).splitlines()[-1])
 
-    def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """Run ``jaxcache``."""
-        return sh([self.python, "-m", "jaxcache", *words], env=self.variables, cwd=self.home)
-
 
 @pytest.fixture
-def environment(jax_python: str, tmp_path: Path) -> Environment:
+def environment(jax_python: str, tmp_path: Path, inside_environment: dict[str, str]) -> Environment:
     """An environment with nothing but jax and what it requires."""
     if not has_modules(jax_python, "tomllib"):
         pytest.skip("jaxcache needs Python 3.11")
-    return Environment(jax_python, tmp_path)
+    return Environment(jax_python, tmp_path, inside_environment)
 
 
 def test_plain_jax_hits_with_jaxcache_beside_it(environment: Environment) -> None:
@@ -199,7 +188,8 @@ def test_the_pytest_plugin_needs_pytest_alone(environment: Environment) -> None:
 def test_the_command_says_what_it_lacks(environment: Environment) -> None:
     environment.add_jaxcache()
     for words in (["ls", "--help"], ["ls"], ["run", "--", "echo", "begun"]):
-        done = environment.command(*words)
+        command = [environment.python, "-m", "jaxcache", *words]
+        done = sh(command, env=environment.variables, cwd=environment.home)
         assert (done.returncode, done.stdout) == (1, "")
         sentence, hint = done.stderr.splitlines()
         lacks = f"this needs typer, which is not installed in {environment.python}"

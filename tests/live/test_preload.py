@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
 
 from jaxcache.core.system import available_cores
 from jaxcache.live.frame import DamagedEntryError, decode
-from jaxcache.render.stats import live_line
 from live.conftest import ON, PLAIN, PROGRAM, START, Ran, RunLive, can_load_ahead, entries
 
 pytestmark = pytest.mark.jax
@@ -234,30 +232,6 @@ def test_each_program_has_its_record(
         ran = run_ahead(JPY_SESSION_NAME="/home/other.ipynb")
     assert (ran["preloaded"], ran["hits_local"]) == (0, first["written"])
     assert len(records(tmp_path / "cache")) == 2
-
-
-def test_run_counts_what_was_loaded_ahead_as_hits(
-    run_cli: RunCli, run_ahead: RunLive, first: Ran, jax_python: str, tmp_path: Path
-) -> None:
-    """In a Python without jaxcache, and for whoever listens to JAX."""
-    number = first["written"]
-    cache = tmp_path / "cache"
-    (tmp_path / "program.py").write_text(START + PROGRAM)
-    env = ON | {"PYTHONWARNINGS": "", "JAX_PLATFORMS": "cpu"}
-    command = ("run", "--live", "-C", cache, "--json", "--", jax_python, tmp_path / "program.py")
-    for wait in (0, number):  # the program has another name than that of the first run
-        done = run_cli(*command, env=env | {"WAIT": str(wait)})
-        document = json.loads(done.stdout)
-        assert document["summary"]["hits"] == number, done.stderr
-    (process,) = document["processes"]
-    counts = {n: c for n, c in process["counters"].items() if n.startswith("preload")}
-    assert counts.pop("preload_hidden_seconds") > 0
-    assert counts == {"preloaded": number, "preload_used": number}
-    totals = json.loads(run_cli("stats", "-C", cache, "--json").stdout)["live"]
-    assert totals["preload_used"] == number
-    line = live_line(totals)
-    assert f"{number} loaded ahead" in line
-    assert line.endswith("of loads hidden")
 
 
 def test_what_only_a_tier_has_is_loaded_ahead(run_ahead: RunLive, tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from conftest import REPOSITORY, GiveAway
 
 from jaxcache import enable
@@ -288,23 +286,3 @@ def test_the_help_of_enable_names_every_setting() -> None:
     for name in (setting.replace("-", "_") for setting in SETTINGS):
         assert name in own or re.search(rf"\b{name}\b", told), name
     assert "docs/" not in told
-
-
-MANIFESTS = sorted((REPOSITORY / "examples" / "kubernetes").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
-def test_the_manifests_set_what_exists(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    documents = list(yaml.safe_load_all(path.read_text()))
-    (manifest,) = (each for each in documents if each["kind"] == "Deployment")
-    pod: dict[str, Any] = manifest["spec"]["template"]["spec"]
-    volumes = {v["name"] for v in pod["volumes"]}
-    for container in [*pod.get("initContainers", []), *pod["containers"]]:
-        assert {m["name"] for m in container["volumeMounts"]} <= volumes
-        for each in container.get("env", []):
-            monkeypatch.setenv(each["name"], each["value"])
-    assert resolve()["enabled"] is ("JAXCACHE_LIVE" in path.read_text())
-    assert (
-        manifest["spec"]["selector"]["matchLabels"]
-        == (manifest["spec"]["template"]["metadata"]["labels"])
-    )

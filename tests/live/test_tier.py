@@ -134,6 +134,19 @@ def test_a_tier_that_answers_every_second_request_is_given_up(bucket: str, s3: P
     assert layer.counters["tier_skipped"] >= 28
 
 
+@pytest.mark.parametrize("how", ["drop", "hang", "truncate", 403, 500])
+def test_what_fails_is_no_answer(bucket: str, s3: Proxy, how: str | int) -> None:
+    layer = layer_with(**{"timeout": 5.0, "miss-budget": 9.0})
+    tier = Tier(bucket, layer)
+    assert tier.write("entry", b"entry", replace=True)
+    s3.fault = lambda _: how
+    tier._seconds = 0.3
+    assert tier.read("entry") is None
+    assert tier.attempt("names", "") is None
+    assert tier.write("entry", b"other", replace=True) is (how == "truncate")
+    assert len(layer.said) == (2 if how == 403 else 0)
+
+
 def test_a_request_needs_no_thread(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Python 3.12 and later, once the main thread has ended."""
 
