@@ -19,16 +19,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: By capability, its tests: a file, and what their names contain.
 CAPABILITIES = {
-    "what is in the key": ("integration/test_releases.py", "each_rule"),
+    "what is in the key": ("integration/test_machine_jax.py", "each_rule"),
     "`warm`, `run`": ("integration/test_warm.py", "second_run_is_all_hits"),
-    "`show`": ("integration/test_show_truth.py", "agrees_with_jax"),
+    "`show`": ("integration/test_show_jax.py", "agrees_with_jax"),
     "`explain`": ("integration/test_explain_jax.py", "by_every_jax and (dtype or flag)"),
     "`doctor`": ("integration/test_doctor_jax.py", "jax_just_wrote"),
-    "`seal`": ("conformance/test_jax_promises.py", "promises_over_it and seal"),
+    "`seal`": ("conformance/test_cache_jax.py", "promises_over_it and seal"),
     "`verify --level load`": ("integration/test_verify_jax.py", "kills_its_child"),
     "`prune` beside JAX's cap": ("integration/test_prune_jax.py", "goes_on_where and lru"),
-    "`export`, `import`": ("integration/test_move_jax.py", "outlook_comes_true"),
-    "`push`, `pull`": ("integration/test_move_jax.py", "pushed_here"),
+    "`export`, `import`, `push`, `pull`": ("integration/test_move_jax.py", "outlook_comes_true"),
     "`compile`": ("integration/test_compile_jax.py", "program_hits_everything"),
     "`warm --target` (CPU)": ("integration/test_target_jax.py", "hits_under_four"),
     "live layer": ("live/test_directory.py", "plain_jax_hit_the_same"),

@@ -2,8 +2,8 @@
 
 A rule names the releases of JAX that follow it. Each was read in JAX's source at the release named
 and at the one before, and is asked of every JAX of the test matrix
-(``tests/integration/test_releases.py``). ``tools/generate/releases.py`` has the words for each, and
-the changes that nothing here depends on.
+(``tests/integration/test_machine_jax.py``). ``tools/generate/releases.py`` has the words for each,
+and the changes that nothing here depends on.
 """
 
 import re

@@ -4,13 +4,12 @@ import json
 import os
 import shutil
 import subprocess
-import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from acting import act, acts_on, says
-from conftest import REPOSITORY, clean_environment
+from acting import act, acts_on, make_wheel, says
+from conftest import REPOSITORY, clean_environment, has_modules
 from processes import sh
 
 pytestmark = pytest.mark.jax
@@ -33,19 +32,19 @@ def real_obstore(python: str) -> str:
     """The directory of obstore beside the jax of the tests."""
     command = (python, "-c", "import obstore; print(obstore.__path__[0])")
     done = sh(command)
-    if done.returncode:
-        pytest.skip(f"{python} has no obstore")
+    if done.returncode or not has_modules(python, "pip"):
+        pytest.skip(f"{python} has no obstore, or no pip")
     return done.stdout.strip()
 
 
 @pytest.fixture
 def lacking(jax_python: str, tmp_path: Path) -> Path:
-    """A Python with jax and without obstore."""
+    """A Python with jax and pip, and without obstore."""
     root = tmp_path / "no-obstore"
-    subprocess.run((jax_python, "-m", "venv", root), check=True)
+    subprocess.run((jax_python, "-m", "venv", "--without-pip", root), check=True)
     (site,) = root.glob("lib/python3*/site-packages")
     for path in Path(real_obstore(jax_python)).parent.iterdir():
-        is_left_out = path.suffix == ".pth" or path.name.startswith(("obstore", "pip", "jaxcache"))
+        is_left_out = path.suffix == ".pth" or path.name.startswith(("obstore", "jaxcache"))
         if not is_left_out and not (site / path.name).exists():
             (site / path.name).symlink_to(path)
     return root / "bin" / "python"
@@ -56,18 +55,12 @@ def index(jax_python: str, tmp_path: Path) -> Path:
     """A directory of wheels that holds obstore."""
     directory = tmp_path / "wheels"
     directory.mkdir()
-    with zipfile.ZipFile(directory / "obstore-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("obstore/__init__.py", SHIM.format(real=real_obstore(jax_python)))
-        about = "obstore-1.dist-info"
-        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: obstore\nVersion: 1\n")
-        tags = "Root-Is-Purelib: true\nTag: py3-none-any\n"
-        wheel.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\n{tags}")
-        wheel.writestr(f"{about}/RECORD", "")
+    make_wheel(directory, "obstore", code=SHIM.format(real=real_obstore(jax_python)))
     return directory
 
 
 @acts_on("… -m pip install …")
-@pytest.mark.parametrize("how", ["run", "warm", "cache", "variables"])
+@pytest.mark.parametrize("how", ["run", "cache", "variables"])
 def test_what_is_printed_lets_the_program_share(
     run_cli, lacking: Path, index: Path, bucket: str, script, tmp_path: Path, how: str
 ) -> None:
@@ -75,9 +68,7 @@ def test_what_is_printed_lets_the_program_share(
     program = (script(PROGRAM), started)
     place = ("-C", tmp_path / "cache", "--portable")
     env = dict(LIFTED)
-    if how == "warm":
-        command = ("warm", "--tier", bucket, *place, "--python", lacking, *program)
-    elif how == "run":
+    if how == "run":
         command = ("run", "--tier", bucket, *place, "--", lacking, *program)
     elif how == "cache":
         command = ("run", "-C", bucket, "--", lacking, *program)

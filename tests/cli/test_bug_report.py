@@ -5,7 +5,6 @@ import json
 import platform
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import RunCli
@@ -100,31 +99,24 @@ def test_a_cache_that_cannot_be_opened_is_not_named(
     assert document["versions"]["jaxcache"] == jaxcache.__version__
 
 
-@pytest.fixture
-def report(run_cli: RunCli, planted: dict[str, str]) -> Any:
-    done = run_cli("bug-report", "--json", "--python", "/nonexistent", env=planted)
-    return json.loads(done.stdout)
-
-
-def test_a_setting_has_its_value_and_origin(report: Any) -> None:
+def test_settings_have_values_and_origins_and_findings_are_those_of_doctor(
+    run_cli: RunCli, planted: dict[str, str]
+) -> None:
+    report, doctor = (
+        json.loads(run_cli(name, "--json", "--python", "/nonexistent", env=planted).stdout)
+        for name in ("bug-report", "doctor")
+    )
     settings = {s["name"]: (s["value"], s["origin"]) for s in report["settings"]}
     assert settings["jax_compilation_cache_dir"] == ("<path>", "environment")
     assert settings["jax_compilation_cache_max_size"] == (123456, "environment")
     assert settings["jax_persistent_cache_enable_xla_caches"] == ("<text>", "environment")
     assert settings["jax_enable_compilation_cache"] == (True, "default")
-
-
-def test_the_findings_are_those_of_doctor(
-    report: Any, run_cli: RunCli, planted: dict[str, str]
-) -> None:
-    done = run_cli("doctor", "--json", "--python", "/nonexistent", env=planted)
-    found = json.loads(done.stdout)
-    for facts in ("trap", "severity", "upstream"):
-        assert [f[facts] for f in report["findings"]] == [f[facts] for f in found["findings"]]
-    assert [len(f["files"]) for f in report["findings"]] == [
-        len(f["files"]) for f in found["findings"]
-    ]
-    assert report["cache"]["entries"] == found["entries"] == 8
+    said, found = (
+        [(f["trap"], f["severity"], f["upstream"], len(f["files"])) for f in d["findings"]]
+        for d in (report, doctor)
+    )
+    assert said == found
+    assert report["cache"]["entries"] == doctor["entries"] == 8
     assert report["cache"]["kind"] == "directory"
 
 

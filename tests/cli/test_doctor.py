@@ -75,17 +75,40 @@ def traps(document: dict[str, Any]) -> set[str]:
     return {f["trap"] for f in document["findings"]}
 
 
-def test_a_healthy_cache_has_no_findings(doctor: Doctor, cache: Path) -> None:
-    env = {**LOW, "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    assert traps(doctor(cache, env=env)) == set()
-
-
-def test_a_link_to_the_directory_is_no_other_one(
-    doctor: Doctor, cache: Path, tmp_path: Path
-) -> None:
+def test_a_healthy_cache_has_no_findings(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
+    """A link to the directory is no other one."""
     (tmp_path / "link").symlink_to(cache)
-    same = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "link")}
-    assert not {"no-cache-dir", "other-directory"} & traps(doctor(cache, env=same))
+    for path in (cache, tmp_path / "link"):
+        env = {**LOW, "JAX_COMPILATION_CACHE_DIR": str(path)}
+        assert not traps(doctor(cache, env=env)) - {"directory-spelling"}
+
+
+VERSIONS = {"python_version": "3.11", "jax_version": "0.10.2", "jaxlib_version": "0.10.2"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("no JSON", "its answer cannot be read"),
+        ("{}", "the process that was asked exited with status 0"),
+        ('{"jax_version": "0.10.2"}', "its answer cannot be read: python_version is invalid"),
+        (json.dumps(VERSIONS), "its answer cannot be read: 'settings'"),
+        (json.dumps(VERSIONS | {"settings": {}}), "its answer cannot be read: 'live'"),
+    ],
+)
+def test_a_python_that_answers_badly(
+    run_cli: RunCli, cache: Path, tmp_path: Path, answer: str, reason: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!{sys.executable}\nimport os, sys\nos.write(int(sys.argv[3]), {answer.encode()!r})\n"
+        "os.write(int(sys.argv[3]), b'\\n')\n"
+    )
+    python.chmod(0o755)
+    done = run_cli("doctor", "-C", cache, "--python", python, env=LOW)
+    assert done.returncode == 0, done
+    said = f"{python} has no usable jax: {reason}"
+    assert said in done.stderr and "checks that need jax were skipped" in done.stderr
 
 
 def test_foreign_names(doctor: Doctor, capped: Path, cache: Path) -> None:

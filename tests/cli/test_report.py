@@ -70,17 +70,12 @@ def report(run_cli: RunCli, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="module")
-def program() -> str:
+def browser() -> Iterator[Browser]:
     if sys.platform == "linux" and not os.path.exists("/proc/self"):
         pytest.skip("Chromium needs /proc")
-    for name in BROWSERS:
-        if found := shutil.which(name):
-            return found
-    pytest.skip("neither Chromium nor Chrome is installed")
-
-
-@pytest.fixture
-def browser(program: str) -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip("neither Chromium nor Chrome is installed")
     with open_browser(program) as opened:
         yield opened
 
@@ -249,10 +244,10 @@ def test_the_policy_of_the_page_stops_what_would_leave_it(
 
 
 def test_an_empty_cache_has_a_report(
-    report: Callable[..., Path], browser: Browser, tmp_path: Path
+    report: Callable[..., Path], browser: Browser, here: Path
 ) -> None:
-    (tmp_path / "empty").mkdir()
-    browser.open(report(tmp_path / "empty").as_uri())
+    here.mkdir()
+    browser.open(report(here).as_uri())
     assert "The cache is empty." in browser.evaluate("document.body.innerText")
     assert events(browser, "Runtime.exceptionThrown") == []
 

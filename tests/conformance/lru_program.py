@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import filelock
@@ -58,16 +57,6 @@ def every_entry_is_read_as_it_is(directory):
         assert cache.get("jit_none-" + "0" * 64) is None
 
 
-def an_empty_key_is_an_error(directory):
-    cache = open_cache(directory)
-    for attempt in (lambda: cache.get(""), lambda: cache.put("", b"x")):
-        try:
-            attempt()
-        except ValueError:
-            continue
-        raise AssertionError("no error")
-
-
 def what_is_there_is_never_replaced(directory):
     for max_size in (-1, ROOM):
         cache = open_cache(directory, max_size)
@@ -92,15 +81,6 @@ def a_read_under_a_cap_is_a_use(directory):
         assert entries(directory)[key][1] > used
 
 
-def a_value_beyond_the_cap_is_refused_with_a_warning(directory):
-    before = entries(directory)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        open_cache(directory, 10).put("jit_big-" + "0" * 64, b"x" * 11)
-    assert len(caught) == 1
-    assert entries(directory) == before
-
-
 def the_least_recently_used_go_first_and_no_more_than_must(directory):
     before, kept = entries(directory), others(directory)
     order = sorted(before, key=lambda k: (before[k][1], k))
@@ -118,13 +98,6 @@ def the_least_recently_used_go_first_and_no_more_than_must(directory):
             if SUFFIX:
                 dated = {p.name.removesuffix("-atime") for p in copy.glob("*-atime")}
                 assert dated == set(left), dated ^ set(left)
-
-
-def a_cap_of_nothing_takes_nothing_in(directory):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        open_cache(directory, 0).put("jit_new-" + "0" * 64, b"x")
-    assert not (directory / f"jit_new-{'0' * 64}{SUFFIX}").exists()
 
 
 def a_lock_that_is_held_is_waited_for_and_given_up(directory):
@@ -156,13 +129,10 @@ class copy_of:  # noqa: N801
 
 PROMISES = (
     every_entry_is_read_as_it_is,
-    an_empty_key_is_an_error,
     what_is_there_is_never_replaced,
     what_is_put_is_got,
     a_read_under_a_cap_is_a_use,
-    a_value_beyond_the_cap_is_refused_with_a_warning,
     the_least_recently_used_go_first_and_no_more_than_must,
-    a_cap_of_nothing_takes_nothing_in,
     a_lock_that_is_held_is_waited_for_and_given_up,
 )
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
@@ -194,6 +195,10 @@ class Program:
         """Return everything that jaxcache prints, in one line."""
         return " ".join(self.printed(*words, code=code).split())
 
+    def doctor(self, code: int = 0) -> str:
+        """Return what ``doctor`` prints of the environment."""
+        return self.told("doctor", "--python", self.python, code=code)
+
     def run(self) -> Counts | None:
         env = clean_environment(self.home) | self.env
         return count_plain(self.python, self.script, env, self.home)
@@ -235,4 +240,22 @@ def fragile_python(directory: Path, python: str, module: str) -> Path:
     path = directory / "fragile"
     path.write_text(FRAGILE.format(own=sys.executable, real=python, module=module.encode()))
     path.chmod(0o755)
+    return path
+
+
+def make_wheel(directory: Path, name: str, more: str = "", code: str = "") -> Path:
+    """Make a wheel of a package that has this code alone.
+
+    Args:
+        more: lines of its metadata.
+    """
+    about = f"{name}-99.dist-info"
+    path = directory / f"{name}-99-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}/__init__.py", code)
+        about_it = f"Metadata-Version: 2.1\nName: {name}\nVersion: 99\n{more}"
+        archive.writestr(f"{about}/METADATA", about_it)
+        tags = "Root-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\n{tags}")
+        archive.writestr(f"{about}/RECORD", "")
     return path

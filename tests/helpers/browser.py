@@ -48,7 +48,7 @@ class BrowserError(Exception):
 
 
 class Browser:
-    """One browser with one page; what the page says is kept in :attr:`events`."""
+    """One browser; what the page that was opened last says is kept in :attr:`events`."""
 
     def __init__(self, program: str, profile: str) -> None:
         command = [
@@ -90,11 +90,14 @@ class Browser:
         """Everything the page reported: ``Network``, ``Runtime`` and ``Log`` events."""
 
     def open(self, url: str) -> None:
-        """Open a report and wait until its script says that it is drawn.
+        """Open a report in a page of its own, and wait until its script says that it is drawn.
 
         Raises:
             BrowserError: the page's script failed, or the browser died.
         """
+        self._session = None
+        self._deadline = time.monotonic() + _TIMEOUT_SECONDS
+        self.events.clear()
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]

@@ -4,7 +4,6 @@ Where it prints a cure, that is done, and plain JAX hits in a process of its own
 """
 
 import json
-import os
 import platform
 import re
 import shutil
@@ -45,6 +44,7 @@ for size in SIZES:
         layer(x)
 """
 FAST_MATH_FLAG = "--xla_cpu_enable_fast_math=true"
+FAST_MATH_OPTION = "compiler_options={'xla_cpu_enable_fast_math': True}"
 FAST_MATH = {"XLA_FLAGS": FAST_MATH_FLAG}
 NO_PATH = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 METADATA = "JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY"
@@ -202,21 +202,29 @@ def test_one_of_several_flags_is_undone(each_lab: Lab) -> None:
     each_lab.check_cured(difference["fix"], XLA_FLAGS=both)
 
 
-def test_a_flag_that_the_program_sets_has_no_command(each_lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "fix"),
+    [
+        (
+            "import sys\n",
+            f"import os, sys; os.environ['XLA_FLAGS'] = '{FAST_MATH_FLAG}'\n",
+            f"leave {FAST_MATH_FLAG} out of XLA_FLAGS",
+        ),
+        (
+            "@jax.jit",
+            f"@partial(jax.jit, {FAST_MATH_OPTION})",
+            "leave xla_cpu_enable_fast_math=True out of compiler_options",
+        ),
+    ],
+    ids=["flag", "option"],
+)
+def test_a_flag_that_the_program_sets_has_no_command(
+    each_lab: Lab, before: str, after: str, fix: str
+) -> None:
     each_lab.plain_once()
-    sets = f"import os; os.environ['XLA_FLAGS'] = '{FAST_MATH_FLAG}'\n"
-    each_lab.write(text=sets + PROGRAM)
+    each_lab.write((before, after))
     difference = only(each_lab.explain(), "jit_step")
-    assert difference["fix"] == f"leave {FAST_MATH_FLAG} out of XLA_FLAGS"
-
-
-def test_options_of_a_jit_are_undone(each_lab: Lab) -> None:
-    each_lab.plain_once()
-    options = "compiler_options={'xla_cpu_enable_fast_math': True}"
-    each_lab.write(("@jax.jit", f"@partial(jax.jit, {options})"))
-    difference = only(each_lab.explain())
-    assert (difference["cause"], difference["left"]) == ("flag", "without")
-    assert difference["fix"] == "leave xla_cpu_enable_fast_math=True out of compiler_options"
+    assert (difference["cause"], difference["left"], difference["fix"]) == ("flag", "without", fix)
 
 
 def test_more_devices_are_proved_to_have_been_there(each_lab: Lab) -> None:
@@ -240,18 +248,6 @@ def test_another_codec_is_proved(each_lab: Lab) -> None:
     assert (difference["cause"], difference["left"]) == ("codec", "zlib")
     assert difference["fix"] == "python -m pip uninstall zstandard"
     each_lab.check_cured(f"export PYTHONPATH={without}")
-
-
-def test_a_cache_that_was_moved_hits_where_it_was(each_lab: Lab) -> None:
-    """On JAX 0.11 and later the path is in no key, and nothing is a miss."""
-    old = each_lab.home / "old"
-    each_lab.plain(JAX_COMPILATION_CACHE_DIR=str(old))
-    old.rename(each_lab.cache)
-    found = differences(each_lab.explain(), "jit_step")
-    for difference in found:
-        assert (difference["cause"], difference["left"]) == ("path", str(old))
-        each_lab.check_cured(difference["fix"])
-    assert bool(found) is (each_lab.plain().writes > 0)
 
 
 @pytest.mark.parametrize("filled_portable", [True, False])
@@ -281,46 +277,44 @@ def test_what_only_hits_together_is_undone_together(each_lab: Lab) -> None:
     each_lab.check_cured("unset XLA_FLAGS; unset JAX_NUM_CPU_DEVICES", **env)
 
 
-def test_nothing_is_proved_where_the_program_changed_too(each_lab: Lab) -> None:
-    each_lab.plain_once()
-    each_lab.write(("tanh", "sin"))
-    found = differences(each_lab.explain(**FAST_MATH), "jit_step")
-    assert not [d for d in found if "this is the key of an entry" in d["meaning"]]
-    assert each_lab.plain("unset XLA_FLAGS", **FAST_MATH).writes > 0
+#: The same function with options of its own was not compiled before.
+MORE = f"jax.jit(step.__wrapped__, {FAST_MATH_OPTION})(np.ones((4, 4), np.float32), x)\n"
 
 
-def test_what_the_same_run_hits_is_no_cause(each_lab: Lab) -> None:
-    """A function with options of its own, next to itself without them, was not compiled before."""
+@pytest.mark.parametrize(
+    ("text", "env"),
+    [(PROGRAM.replace("tanh", "sin"), FAST_MATH), (f"{PROGRAM}{MORE}", {})],
+    ids=["the program changed, too", "the same run hits it"],
+)
+def test_nothing_is_proved_beside(each_lab: Lab, text: str, env: dict[str, str]) -> None:
     each_lab.plain_once()
-    options = "compiler_options={'xla_cpu_enable_fast_math': True}"
-    more = f"jax.jit(step.__wrapped__, {options})(np.ones((4, 4), np.float32), x)\n"
-    each_lab.write(text=f"{PROGRAM}{more}")
-    found = differences(each_lab.explain())
+    each_lab.write(text=text)
+    found = differences(each_lab.explain(**env), "jit_step")
+    assert found
     assert not [d for d in found if "this is the key of an entry" in d["meaning"]]
+    assert each_lab.plain("unset XLA_FLAGS", **env).writes > 0
 
 
 # What was edited: the runs before are recorded.
 
 
-def test_the_flags_of_another_run_are_not_blamed_for_an_edit(lab: Lab) -> None:
+def test_the_flags_of_another_run_are_not_blamed_for_edits(lab: Lab) -> None:
+    """Each of the functions of one name is compared with its own."""
     lab.warm_once()
     lab.warm(**FAST_MATH)
-    lab.write(("RATE = 0.1", "RATE = 0.2"))
+    lab.write(("RATE = 0.1", "RATE = 0.2"), ("2.5", "2.75"))
     document = lab.explain()
-    difference = only(document)
-    assert document["comparisons"][0]["module"] == "jit_step"
-    assert document["comparisons"][0]["compared_with"].endswith("two runs ago")
-    assert (difference["cause"], difference["evidence"]) == ("constant", "layer")
-    assert (difference["left"], difference["right"], difference["fix"]) == ("0.1", "0.2", None)
+    for module, left, right in (("jit_step", "0.1", "0.2"), ("jit__lambda", "2.5", "2.75")):
+        (row,) = (c for c in document["comparisons"] if c["module"] == module)
+        assert row["compared_with"].endswith("two runs ago")
+        (difference,) = row["differences"]
+        assert (difference["cause"], difference["evidence"]) == ("constant", "layer")
+        sides = difference["left"], difference["right"], difference["fix"]
+        assert sides == (left, right, None)
+    difference = only(document, "jit_step")
     assert [place["line"] for place in difference["where"]] == [4, 10]
-    assert re.search(r"since \d\d:\d\d, main.py:4 was edited", difference["meaning"])
-
-
-def test_one_of_several_functions_of_one_name_is_compared_with_its_own(lab: Lab) -> None:
-    lab.warm_once()
-    lab.write(("2.5", "2.75"))
-    difference = only(lab.explain())
-    assert (difference["left"], difference["right"]) == ("2.5", "2.75")
+    edited = r"since \d\d:\d\d, main.py:4 and main.py:15 were edited"
+    assert re.search(edited, difference["meaning"])
 
 
 def test_a_flag_and_an_edit_are_each_a_part_of_the_cause(lab: Lab) -> None:
@@ -365,46 +359,31 @@ def test_one_more_shape_is_new_next_to_those_that_hit(lab: Lab) -> None:
 
 
 def test_two_shapes_in_place_of_one_are_one_program_more(lab: Lab) -> None:
+    """To pad is advised from three shapes on."""
     lab.warm_once()
-    causes = {d["cause"]: d["meaning"] for d in differences(lab.explain("9", "10"), "jit_step")}
-    assert causes.keys() == {"argument-shape", "not-cached-before"}
+    assert only(lab.explain("9"), "jit_step")["fix"] is None
+    found = {d["cause"]: d for d in differences(lab.explain("9", "10"), "jit_step")}
+    assert found.keys() == {"argument-shape", "not-cached-before"}
+    assert found["argument-shape"]["fix"].startswith("pad to a few shapes: 3 of this call")
     assert re.fullmatch(
         r"new since \d\d:\d\d: main\.py:18 compiles a program that it did not compile then",
-        causes["not-cached-before"],
+        found["not-cached-before"]["meaning"],
     )
 
 
-def test_to_pad_is_advised_from_three_shapes_on(lab: Lab) -> None:
-    lab.warm_once()
-    shapes = differences(lab.explain("9"))
-    assert {(d["cause"], d["fix"]) for d in shapes} == {("argument-shape", None)}
-    lab.warm("9")
-    difference = differences(lab.explain("10"), "jit_step")[0]
-    assert difference["fix"].startswith("pad to a few shapes: 3 of this call")
-
-
-def test_an_entry_that_is_gone_is_lost(lab: Lab) -> None:
-    lab.warm_once()
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_an_entry_that_is_gone_is_lost(lab: Lab, is_recorded: bool) -> None:
+    """When plain JAX wrote an entry is not claimed."""
+    if is_recorded:
+        lab.warm_once()
+    else:
+        lab.plain()
+        lab.warm()
     lab.entry().unlink()
     difference = only(lab.explain())
     assert (difference["cause"], difference["fix"]) == ("lost", None)
-    assert re.match(r"was written at \d\d:\d\d and is gone", difference["meaning"])
-
-
-def test_when_plain_jax_wrote_an_entry_is_not_claimed(lab: Lab) -> None:
-    lab.plain()
-    lab.warm()
-    lab.entry().unlink()
-    assert only(lab.explain())["meaning"].startswith("was written earlier and is gone")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_an_entry_that_may_not_be_read_is_not_said_to_be_gone(lab: Lab) -> None:
-    lab.warm_once()
-    lab.entry().chmod(0)
-    difference = only(lab.explain())
-    assert difference["cause"] == "lost"
-    assert "could not be read" in difference["meaning"]
+    when = r"at \d\d:\d\d" if is_recorded else "earlier"
+    assert re.match(f"was written {when} and is gone", difference["meaning"])
 
 
 def test_the_first_key_is_not_explained_by_a_later_one(lab: Lab) -> None:
@@ -453,43 +432,6 @@ def test_an_edit_of_another_file_is_not_denied(lab: Lab, edited: str, meaning: s
     difference = only(lab.explain())
     assert (difference["cause"], difference["evidence"]) == ("code", "observed")
     assert re.search(meaning, difference["meaning"])
-
-
-MOVING = """\
-import os, jax, numpy as np
-jax.config.update("jax_compilation_cache_dir", "cache")
-jax.jit(lambda x: x * 3)(np.ones(3, np.float32))
-os.chdir("below")
-jax.jit(lambda x: x * 4)(np.ones(3, np.float32))
-"""
-
-
-def test_a_directory_that_the_program_changes_to_has_its_own_history(lab: Lab) -> None:
-    """A relative path names another cache there, and the one before knows nothing of it."""
-    (lab.home / "below" / "cache").mkdir(parents=True)
-    lab.write(text=MOVING)
-    lab.run("warm", "main.py")
-    lab.write(("* 4", "* 5"), text=MOVING)
-    difference = only(lab.run("explain", "main.py"))
-    assert (difference["cause"], difference["left"], difference["right"]) == ("constant", "4", "5")
-
-
-SCANNED = """
-import jax, jax.numpy as jnp
-def loss(w, x):
-    def body(c, wi):
-        return jnp.tanh(c @ wi), None
-    y, _ = jax.lax.scan(body, x, w)
-    return (y ** 2).mean()
-jax.jit(jax.grad(loss))(jnp.ones((4, 8, 8)), jnp.ones((2, 8)))
-"""
-
-
-def test_what_a_gradient_stores_for_an_edited_loop_is_not_taken_for_an_edit(lab: Lab) -> None:
-    lab.write(text=SCANNED)
-    lab.warm()
-    lab.write(("tanh", "sin"), text=SCANNED)
-    assert "main.py:5 in `loss.body` was edited" in only(lab.explain())["meaning"]
 
 
 OTHER_LINES = """
@@ -607,18 +549,13 @@ for n in (3, 4, 5):
 
 def test_a_size_that_creates_an_array_is_no_edit(lab: Lab) -> None:
     lab.write(text=SHAPES)
-    keys = {module["module"]: module["key"] for module in lab.warm()["modules"]}
+    lab.warm()
     churn = json.loads(lab.run_cli("explain", "-C", lab.cache, "--churn", "--json").stdout)
     for module in ("jit_broadcast_in_dim", "jit_iota"):
         (churned,) = [m for m in churn["modules"] if m["module"] == module]
         assert [c["meaning"].partition(";")[0] for c in churned["causes"]] == [
             "the shape or dtype of the result"
         ]
-        done = lab.run_cli("explain", "-C", lab.cache, "--json", keys[module])
-        (difference,) = json.loads(done.stdout)["differences"]
-        assert (difference["cause"], difference["fix"]) == ("unknown", None)
-        assert difference["left"] != difference["right"]
-        assert difference["left"].startswith(("float32[", "int32["))
 
 
 def test_another_array_is_named_without_its_values(lab: Lab) -> None:
@@ -702,7 +639,6 @@ def test_two_runs_are_compared_by_their_sketches(
 
 WORKLOAD = Path(__file__).with_name("explain_workload.py")
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-FLAG = {"XLA_FLAGS": "--xla_llvm_disable_expensive_passes=true"}
 Change = dict[str, Any]
 
 
@@ -717,47 +653,36 @@ def work(
     return document
 
 
-def cause(
-    name: str,
-    component: str,
-    says: str,
-    right: Change | None = None,
-    left: Change | None = None,
-    *argv: str,
-    env: dict[str, str] | None = None,
-) -> Any:
-    """Two runs that differ in one thing, and what explain must print; quick if no other has it."""
-    marks = [] if name in ("a flag on argv", "custom hook") else [pytest.mark.slow]
-    values = (component, says, left or {}, right or {}, argv, env or {})
-    return pytest.param(*values, id=name, marks=marks)
+#: Two runs that differ in one thing, and what explain must print: component, words, what the
+#: program does in the first and in the second run, arguments of the second, environment of both.
+CAUSES: dict[str, tuple[str, str, Change, Change, tuple[str, ...], dict[str, str]]] = {
+    "a flag on argv": ("XLA flags", "--xla_mine=1", {}, {}, ("--xla_mine=1",), {}),
+    "custom hook": ("custom_hook", "custom_hook", {}, {"hook": "mine"}, (), {}),
+    "dtype": ("computation", "the dtypes of arguments", {}, {"dtype": "int32"}, (), {}),
+    "mesh": (
+        *("compile_options", "num_partitions=4", {"sharding": ["d"], "devices": 2}),
+        *({"sharding": ["d"], "devices": 4}, (), FOUR),
+    ),
+    "sharding": (
+        *("computation", "shardings of arguments", {"sharding": []}, {"sharding": ["d"]}),
+        *((), FOUR),
+    ),
+    "threshold": (
+        *("jax_persistent_cache_min_compile_time_secs", "too fast", {"constant": 50}),
+        *({"constant": 50}, (), {SECONDS: "100"}),
+    ),
+    "donated argument": ("computation", "donated arguments", {"scale": 1}, {"donate": 1}, (), {}),
+    "address": ("computation", "holds an address", {"address": 1}, {"address": 1}, (), {}),
+}
+#: They are tried with every other test, because no other has them.
+QUICK = ("a flag on argv", "custom hook")
 
 
 @pytest.mark.parametrize(
     ("component", "says", "left", "right", "argv", "env"),
     [
-        cause("a flag on argv", "XLA flags", "--xla_mine=1", {}, {}, "--xla_mine=1"),
-        cause("dtype", "computation", "the dtypes of arguments", {"dtype": "int32"}),
-        cause(
-            *("mesh", "compile_options", "num_partitions=4"),
-            {"sharding": ["d"], "devices": 4},
-            {"sharding": ["d"], "devices": 2},
-            env=FOUR,
-        ),
-        cause(
-            *("sharding", "computation", "shardings of arguments"),
-            {"sharding": ["d"]},
-            {"sharding": []},
-            env=FOUR,
-        ),
-        cause(
-            *("threshold", "jax_persistent_cache_min_compile_time_secs", "too fast"),
-            {"constant": 50},
-            {"constant": 50},
-            env={SECONDS: "100"},
-        ),
-        cause("custom hook", "custom_hook", "custom_hook", {"hook": "mine"}),
-        cause("donated argument", "computation", "donated arguments", {"donate": 1}, {"scale": 1}),
-        cause("address", "computation", "holds an address", {"address": 1}, {"address": 1}),
+        pytest.param(*row, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name, row in CAUSES.items()
     ],
 )
 def test_the_cause_is_named_by_every_jax(
@@ -792,18 +717,6 @@ def test_another_jaxlib(lab: Lab) -> None:
     versions = {d["component"]: (d["left"], d["right"]) for d in found}["jax_lib version"]
     assert all(v[0].isdigit() for v in versions)
     assert versions[0] != versions[1]
-
-
-def test_two_keys_are_compared_by_their_entries(lab: Lab) -> None:
-    keys: list[str] = []
-    for change, env in (({}, {}), ({"shape": [8, 24]}, {}), ({}, FLAG)):
-        work(lab, "run", change, **env)
-        listed = lab.run_cli("ls", "-q", "-C", lab.cache, "jit_step*").stdout.split()
-        keys += [key for key in listed if key not in keys]
-    shape, flag = (only(lab.run("explain", keys[0], key, "-C", lab.cache)) for key in keys[1:])
-    assert (shape["component"], flag["component"]) == ("computation", "XLA flags")
-    assert "the shapes of arguments" in shape["meaning"]
-    assert "xla_llvm_disable_expensive_passes" in flag["right"]
 
 
 ADDING = "import jax, numpy as np\njax.jit(lambda x: x + 2)(np.ones(3, np.float32))\n"

@@ -57,7 +57,7 @@ def query_settings(python: str | None, environment: Mapping[str, str]) -> "Pytho
         settings_of_jax,
         settings_of_live,
     )
-    from jaxcache.cache.untrusted_json import build
+    from jaxcache.cache.untrusted_json import FieldError, build
 
     try:
         python = find_python(python)
@@ -69,14 +69,18 @@ def query_settings(python: str | None, environment: Mapping[str, str]) -> "Pytho
             answers=3,
             env=environment,
         )
+        flags = _flags(answer.get("compile_options"))
+        try:
+            interpreter = build(Interpreter, {**answer, "executable": python, "flags": flags})
+            settings = settings_of_jax(answer["settings"], environment)
+            settings += settings_of_live(answer["live"])
+        except (FieldError, KeyError) as error:
+            reason = f"its answer cannot be read: {error}"
+            raise NoJaxError(describe_no_jax(python, reason)) from error
     except NoJaxError as error:
         settings = settings_of_environment(environment)
         failed = error.message if error.code == "jax-fails" else None
         return PythonFacts(None, settings, error.message, failed)
-    flags = _flags(answer.get("compile_options"))
-    interpreter = build(Interpreter, {**answer, "executable": python, "flags": flags})
-    settings = settings_of_jax(answer["settings"], environment)
-    settings += settings_of_live(answer["live"])
     ended = None if "compile_options" in answer else answer.get("ended")
     return PythonFacts(interpreter, settings, jax_error=ended)
 

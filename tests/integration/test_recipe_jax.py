@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import REPOSITORY, clean_environment
 from processes import sh
 from warm_checks import STEP
 
-yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.jax
 
 EXAMPLES = REPOSITORY / "examples" / "recipes"

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -33,58 +33,91 @@ def key(run_cli: RunCli, filled: Path) -> str:
     return run_cli("ls", "-q", "-C", filled).stdout.split()[0]
 
 
-@acts_on("jaxcache ls -q prints every key")
-@pytest.mark.parametrize("command", ["show", "ls", "rm --yes", "pin", "verify", "export x.jxb"])
-def test_a_key_that_is_not_there(
-    run_cli: RunCli, filled: Path, tmp_path: Path, command: str
+def keys_of(run_cli: RunCli, cache: Path) -> list[str]:
+    return run_cli("ls", "-qC", cache).stdout.split()
+
+
+def _names(cache: Path) -> dict[str, str]:
+    return {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+
+
+Mend = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def mend(run_cli: RunCli, tmp_path: Path) -> Mend:
+    """Run a command that is refused with a code, act upon its hint, and run it with success."""
+
+    def run(
+        words: tuple[str | Path, ...],
+        code: int,
+        filled: Mapping[str, str | Path] | None = None,
+        *,
+        until: str = "\n\n",
+        **env: str,
+    ) -> "subprocess.CompletedProcess[str]":
+        told = run_cli(*words)
+        assert told.returncode == code, told
+        acted = act(told.stderr, tmp_path, filled, until=until, **env)
+        assert acted.returncode == 0, (told, acted)
+        done = run_cli(*words)
+        assert done.returncode == 0, done
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("command", "until"),
+    [
+        *[
+            pytest.param(
+                f"{c} nosuch", " prints every key", marks=acts_on("jaxcache ls -q prints every key")
+            )
+            for c in ("show", "ls", "rm --yes", "pin", "verify", "export x.jxb")
+        ],
+        pytest.param(
+            "prune --unused-for 900d --yes",
+            " shows the last use of each)",
+            marks=acts_on("the oldest use was … ago (jaxcache ls shows the last use of each)"),
+        ),
+    ],
+)
+def test_what_is_not_there(
+    run_cli: RunCli, filled: Path, tmp_path: Path, command: str, until: str
 ) -> None:
-    told = run_cli(*command.split(), "nosuch", "-C", filled)
-    assert told.returncode in (1, 2), told
-    done = act(told.stderr, tmp_path, until=" prints every key")
-    assert len(done.stdout.split()) == ENTRIES, (told, done)
+    told = run_cli(*command.split(), "-C", filled)
+    listed = act(told.stderr, tmp_path, until=until)
+    assert len(listed.stdout.splitlines()) == ENTRIES, (told, listed)
 
 
 @acts_on("jaxcache pin --remove …")
-def test_an_entry_that_is_pinned(run_cli: RunCli, filled: Path, key: str, tmp_path: Path) -> None:
+def test_an_entry_that_is_pinned(run_cli: RunCli, filled: Path, key: str, mend: Mend) -> None:
     run_cli("pin", key, "-C", filled)
-    told = run_cli("rm", key, "-C", filled, "--yes")
-    assert told.returncode == 1
-    assert act(told.stderr, tmp_path).returncode == 0
-    assert run_cli("rm", key, "-C", filled, "--yes").returncode == 0
+    mend(("rm", key, "-C", filled, "--yes"), 1)
     assert not (filled / f"{key}-cache").exists()
 
 
 @acts_on("jaxcache pin lists the pins, and jaxcache pin --remove KEY removes one")
+@acts_on("jaxcache pin lists the pins", "… pinned (jaxcache pin lists them)")
 def test_pins_above_a_bound(run_cli: RunCli, filled: Path, key: str, tmp_path: Path) -> None:
     run_cli("pin", key, "-C", filled)
-    told = run_cli("prune", "--max-size", "1B", "-C", filled, "--yes")
+    prune = ("prune", "-C", filled, "--yes", "--max-size")
+    told = run_cli(*prune, "1B")
     assert told.returncode == 1
     hint = told.stderr.partition("hint: ")[2]
-    listing = hint.partition(" lists the pins")[0]
-    assert act(listing, tmp_path).stdout.split()[0] == key
+    gone = run_cli("pin", "--remove", "nosuch", "-C", filled).stderr
+    spared = run_cli(*prune, "20kB").stderr
+    for text, until in (
+        (hint, " lists the pins"),
+        (gone, " lists the pins"),
+        (spared, " lists them)"),
+    ):
+        assert act(text, tmp_path, until=until).stdout.split()[0] == key
     removing = hint.partition(", and ")[2].partition(" removes one")[0]
     assert act(removing, tmp_path, {"KEY": key}).returncode == 0
     says(hint)
-    bound = ("prune", "--max-size", "1B", "--grace", "0s", "-C", filled, "--yes")
-    assert run_cli(*bound).returncode == 0
-
-
-@acts_on("jaxcache pin lists the pins", "… pinned (jaxcache pin lists them)")
-def test_a_pin_that_is_not_there(run_cli: RunCli, filled: Path, key: str, tmp_path: Path) -> None:
-    run_cli("pin", key, "-C", filled)
-    told = run_cli("pin", "--remove", "nosuch", "-C", filled)
-    listed = act(told.stderr, tmp_path, until=" lists the pins")
-    assert listed.stdout.split()[0] == key, told
-    pruned = run_cli("prune", "--max-size", "20kB", "-C", filled, "--yes")
-    listed = act(pruned.stderr, tmp_path, until=" lists them)")
-    assert listed.stdout.split()[0] == key, pruned
-
-
-@acts_on("the oldest use was … ago (jaxcache ls shows the last use of each)")
-def test_nothing_is_old_enough(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
-    told = run_cli("prune", "--unused-for", "900d", "-C", filled, "--yes")
-    listed = act(told.stderr, tmp_path, until=" shows the last use of each)")
-    assert len(listed.stdout.splitlines()) == ENTRIES, (told, listed)
+    assert run_cli(*prune, "1B", "--grace", "0s").returncode == 0
 
 
 @acts_on("the cache is named with -C: …")
@@ -138,9 +171,9 @@ def test_a_bundle_in_the_place_of_a_recipe(run_cli: RunCli, filled: Path, tmp_pa
     run_cli("export", tmp_path / "of mine.jxb", "-C", filled)
     told = run_cli("compile", tmp_path / "of mine.jxb", "-C", tmp_path / "there")
     assert told.returncode == 1, told
-    names = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "there")}
+    names = _names(tmp_path / "there")
     assert act(told.stderr, tmp_path, until=" adds its entries", **names).returncode == 0
-    assert len(run_cli("ls", "-qC", tmp_path / "there").stdout.split()) == ENTRIES
+    assert len(keys_of(run_cli, tmp_path / "there")) == ENTRIES
 
 
 @acts_on("record a recipe of it: jaxcache warm --record ….recipe …")
@@ -155,7 +188,7 @@ def test_a_script_in_the_place_of_a_recipe_or_a_bundle(
     told = run_cli("import", path, "-C", tmp_path / "there")
     assert told.returncode == 1, told
     assert act(told.stderr, tmp_path, **env).returncode == 0
-    assert run_cli("ls", "-qC", tmp_path / "there").stdout
+    assert keys_of(run_cli, tmp_path / "there")
     told = run_cli("compile", path, "-C", tmp_path / "there")
     assert told.returncode == 1, told
     assert act(told.stderr, tmp_path, **env).returncode == 0
@@ -165,49 +198,34 @@ def test_a_script_in_the_place_of_a_recipe_or_a_bundle(
     assert compiled.returncode == 0 and "already-cached" in compiled.stdout, compiled
 
 
-def test_a_directory_in_the_place_of_a_bundle(
-    run_cli: RunCli, filled: Path, tmp_path: Path
-) -> None:
-    told = run_cli("import", filled, "-C", tmp_path / "there")
+def test_a_directory_in_the_place_of_a_bundle(run_cli: RunCli, filled: Path, here: Path) -> None:
+    told = run_cli("import", filled, "-C", here)
     assert (told.returncode, "hint: pull takes the entries of a dir" in told.stderr) == (1, True)
-    assert run_cli("pull", filled, "-C", tmp_path / "there").returncode == 0
-    assert len(run_cli("ls", "-qC", tmp_path / "there").stdout.split()) == ENTRIES
+    assert run_cli("pull", filled, "-C", here).returncode == 0
+    assert len(keys_of(run_cli, here)) == ENTRIES
 
 
 @acts_on("get the file again, or make it again: jaxcache export FILE")
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_bundle_that_is_not_there_or_cut_off(
-    run_cli: RunCli, filled: Path, tmp_path: Path, is_there: bool
+    run_cli: RunCli, filled: Path, here: Path, mend: Mend, is_there: bool
 ) -> None:
-    bundle = tmp_path / "c.jxb"
+    bundle = here.with_name("c.jxb")
     if is_there:
         run_cli("export", bundle, "-C", filled)
         bundle.write_bytes(bundle.read_bytes()[:3000])
-    words = ("import", bundle, "-C", tmp_path / "other")
-    told = run_cli(*words)
-    assert told.returncode == 1
-    env = {"JAX_COMPILATION_CACHE_DIR": str(filled)}
-    assert act(told.stderr, tmp_path, {"FILE": bundle}, **env).returncode == 0
-    assert run_cli(*words).returncode == 0
+    mend(("import", bundle, "-C", here), 1, {"FILE": bundle}, **_names(filled))
 
 
 @acts_on("cache not found: …", "or fill it: jaxcache push … -C DIR")
-def test_a_source_that_is_not_there(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
-    words = ("pull", "not there", "-C", tmp_path / "other")
-    told = run_cli(*words)
-    assert told.returncode == 10
-    done = act(told.stderr, tmp_path, {"DIR": f"'{filled}'"})
-    assert done.returncode == 0, (told, done)
-    assert run_cli(*words).returncode == 0
+def test_a_source_that_is_not_there(filled: Path, here: Path, mend: Mend) -> None:
+    mend(("pull", "not there", "-C", here), 10, {"DIR": f"'{filled}'"})
 
 
 @acts_on("jaxcache trust keygen NAME makes one")
-def test_a_key_that_nobody_made(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+def test_a_key_that_nobody_made(filled: Path, mend: Mend) -> None:
     words = ("export", "signed.jxb", "--sign", "nobody", "-C", filled)
-    told = run_cli(*words)
-    assert told.returncode == 2
-    assert act(told.stderr, tmp_path, {"NAME": "nobody"}, until=" makes one").returncode == 0
-    assert run_cli(*words).returncode == 0
+    mend(words, 2, {"NAME": "nobody"}, until=" makes one")
 
 
 @acts_on("chmod 600 …, or better a new key: jaxcache trust keygen")
@@ -227,20 +245,18 @@ def test_a_key_that_others_read(run_cli: RunCli, filled: Path, tmp_path: Path) -
 
 @acts_on("have it made again with: jaxcache … --sign KEY FILE")
 @acts_on("if it is the key of somebody that you trust: jaxcache trust add NAME …")
-def test_a_bundle_that_must_be_signed(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+def test_a_bundle_that_must_be_signed(
+    run_cli: RunCli, filled: Path, here: Path, mend: Mend, tmp_path: Path
+) -> None:
     run_cli("trust", "keygen", "ci")
     run_cli("export", "c.jxb", "-C", filled)
-    words = ("import", "c.jxb", "-C", tmp_path / "other", "--require-signed")
+    words = ("import", "c.jxb", "-C", here, "--require-signed")
     told = run_cli(*words)
     assert told.returncode == 12
     (tmp_path / "c.jxb").unlink()
-    env = {"JAX_COMPILATION_CACHE_DIR": str(filled)}
-    done = act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **env)
+    done = act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **_names(filled))
     assert done.returncode == 0, (told, done)
-    told = run_cli(*words)
-    assert told.returncode == 12
-    assert act(told.stderr, tmp_path, {"NAME": "ci"}).returncode == 0
-    assert run_cli(*words).returncode == 0
+    mend(words, 12, {"NAME": "ci"})
 
 
 @acts_on("jaxcache trust here… shows them and asks")
@@ -276,13 +292,10 @@ def test_a_bundle_in_the_place_of_a_directory(
 
 
 @acts_on("jaxcache trust remove …, if that is meant")
-def test_a_name_that_another_key_has(run_cli: RunCli, tmp_path: Path) -> None:
+def test_a_name_that_another_key_has(run_cli: RunCli, mend: Mend) -> None:
     keys = [run_cli("trust", "keygen", name).stdout.split("\t")[1].strip() for name in ("a", "b")]
     run_cli("trust", "add", "ci", keys[0])
-    told = run_cli("trust", "add", "ci", keys[1])
-    assert told.returncode == 2
-    assert act(told.stderr, tmp_path, until=", if that").returncode == 0
-    assert run_cli("trust", "add", "ci", keys[1]).returncode == 0
+    mend(("trust", "add", "ci", keys[1]), 2, until=", if that")
 
 
 @acts_on("look through it, and then chmod go-w … …")
@@ -311,33 +324,24 @@ def test_a_bundle_of_torch(run_cli: RunCli, torch_cache: Path, tmp_path: Path) -
 
 
 @acts_on("run it and cache what it compiles: jaxcache warm -C DIR …")
+@acts_on("check the path, or fill it: jaxcache warm -C … SCRIPT")
 @pytest.mark.jax
-def test_a_script_in_the_place_of_a_cache(
-    run_cli: RunCli, script: Callable[..., Path], jax_python: str, tmp_path: Path
+def test_a_script_in_the_place_of_a_cache_and_no_cache(
+    run_cli: RunCli,
+    script: Callable[..., Path],
+    jax_python: str,
+    here: Path,
+    mend: Mend,
+    tmp_path: Path,
 ) -> None:
     path = script("import jax\njax.jit(lambda x: x * 2)(1.0)\n", "a script.py")
     told = run_cli("ls", "-C", path)
     assert told.returncode == 10
-    place = tmp_path / "place"
-    activated = path_of(jax_python)
-    done = act(told.stderr, tmp_path, {"DIR": place}, PATH=activated)
+    done = act(told.stderr, tmp_path, {"DIR": here}, PATH=path_of(jax_python))
     assert done.returncode == 0, (told, done)
-    assert run_cli("ls", "-q", "-C", place).stdout.strip()
-
-
-@acts_on("check the path, or fill it: jaxcache warm -C … SCRIPT")
-@pytest.mark.jax
-def test_a_cache_that_is_not_there(
-    run_cli: RunCli, script: Callable[..., Path], jax_python: str, tmp_path: Path
-) -> None:
-    path = script("import jax\njax.jit(lambda x: x * 2)(1.0)\n")
+    assert keys_of(run_cli, here)
     words = ("ls", "-q", "-C", tmp_path / "not there")
-    told = run_cli(*words)
-    assert told.returncode == 10
-    activated = path_of(jax_python)
-    done = act(told.stderr, tmp_path, {"SCRIPT": path}, PATH=activated)
-    assert done.returncode == 0, (told, done)
-    assert run_cli(*words).stdout.strip()
+    assert mend(words, 10, {"SCRIPT": f"'{path}'"}, PATH=path_of(jax_python)).stdout.strip()
 
 
 @acts_on("jaxcache verify reports the problem")
@@ -353,14 +357,25 @@ def test_an_entry_that_cannot_be_shown(
     assert done.returncode == 1 and key in done.stdout
 
 
-@acts_on("unset …, or set it to http://HOST:PORT")
-def test_an_endpoint_that_is_empty(run_cli: RunCli) -> None:
-    env = {"AWS_ENDPOINT_URL": "", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-    told = run_cli("ls", "-C", "s3://bucket/x", env=env)
-    assert told.returncode != 0
-    assert says(told.stderr, "unset AWS_ENDPOINT_URL, or set it to http://HOST:PORT"), told
+@pytest.mark.parametrize(
+    ("name", "text", "cure"),
+    [
+        pytest.param(
+            *("AWS_ENDPOINT_URL", "", "unset AWS_ENDPOINT_URL, or set it to http://HOST:PORT"),
+            marks=acts_on("unset …, or set it to http://HOST:PORT"),
+        ),
+        pytest.param(
+            *("AWS_CA_BUNDLE", "/nowhere", "unset AWS_CA_BUNDLE"),
+            marks=acts_on("name a PEM file of certificates, or unset AWS_CA_BUNDLE"),
+        ),
+    ],
+)
+def test_a_variable_of_buckets(run_cli: RunCli, name: str, text: str, cure: str) -> None:
+    env = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
     env["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
-    assert "is empty" not in run_cli("ls", "-C", "s3://bucket/x", env=env).stderr
+    words = ("ls", "-C", "s3://bucket/x")
+    assert says(run_cli(*words, env=env | {name: text}).stderr, cure)
+    assert name not in run_cli(*words, env=env).stderr
 
 
 @acts_on("no checksum: JAX itself would not notice a changed byte; see jaxcache seal")
@@ -379,10 +394,6 @@ def test_entries_without_a_checksum(run_cli: RunCli, filled: Path, tmp_path: Pat
     assert "no checksum" not in unsealed()
 
 
-def _names(cache: Path) -> dict[str, str]:
-    return {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-
-
 @acts_on("jaxcache trust keygen makes a pair")
 def test_a_key_that_is_none(run_cli: RunCli, tmp_path: Path) -> None:
     told = run_cli("trust", "add", "ci", "AAAA")
@@ -397,7 +408,6 @@ def test_a_key_that_is_none(run_cli: RunCli, tmp_path: Path) -> None:
 def test_a_project_that_is_not_trusted(run_cli: RunCli, clone: Path, tmp_path: Path) -> None:
     run_cli("trust", "here", "--yes", cwd=clone)
     told = run_cli("trust", "remove", tmp_path / "pyproject.toml")
-    assert told.returncode == 1
     listed = act(told.stderr, tmp_path).stdout.split("\t")[0]
     assert run_cli("trust", "remove", listed).returncode == 0
 
@@ -413,21 +423,6 @@ def test_a_profile_that_is_not_there(run_cli: RunCli, jax_python: str, tmp_path:
     says(told.stderr)
     assert done.returncode == 0, done
     assert run_cli(*words).stdout.startswith("devices")
-
-
-@acts_on("name a PEM file of certificates, or unset AWS_CA_BUNDLE")
-def test_certificates_that_are_not_there(run_cli: RunCli) -> None:
-    env = {
-        "AWS_CA_BUNDLE": "/nowhere",
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-    }
-    words = ("ls", "-C", "s3://bucket/x")
-    told = run_cli(*words, env=env)
-    assert says(told.stderr, "unset AWS_CA_BUNDLE")
-    del env["AWS_CA_BUNDLE"]
-    assert "AWS_CA_BUNDLE" not in run_cli(*words, env=env).stderr
 
 
 @acts_on("…jaxcache stats lists them")

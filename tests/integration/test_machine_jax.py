@@ -1,13 +1,10 @@
 """The table of JAX's releases, asked of every JAX at hand."""
 
 import json
-from pathlib import Path
 
 import pytest
-from conftest import clean_environment
 from processes import sh
 
-from jaxcache.core.machine import MOSAIC_PATHS
 from tools.generate.releases import CHANGES
 
 pytestmark = pytest.mark.jax
@@ -58,48 +55,3 @@ def test_the_words_of_a_rule() -> None:
     assert words["atime-required"] == "before 0.11.2"
     assert words["platform-version"] == "0.6.0 and later"
     assert words["profile-placeholder"] == "all"
-
-
-#: Lowers the kernel of each file for a TPU, which takes none, and prints the computation's hashes.
-_KERNELS = """
-import hashlib, inspect, runpy, sys
-import jax
-from jax._src import cache_key
-
-make = cache_key._hash_computation
-callbacks = getattr(cache_key, "IgnoreCallbacks", None)
-more = [callbacks.NO if callbacks else False][: len(inspect.signature(make).parameters) - 2]
-for path in sys.argv[1:]:
-    call = runpy.run_path(path)["call"]
-    traced = jax.jit(call).trace(jax.ShapeDtypeStruct((8, 128), "float32"))
-    lowered = traced.lower(lowering_platforms=("tpu",))
-    assert "tpu_custom_call" in lowered.as_text()
-    digest = hashlib.sha256()
-    make(digest, lowered._lowering.stablehlo(), *more)
-    print(digest.hexdigest())
-print(jax.__version__)
-"""
-_KERNEL = """
-import jax
-from jax.experimental import pallas as pl
-
-def body(x, o):
-    o[...] = x[...] * 2
-
-def call(x):
-    return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
-"""
-
-
-def test_the_path_of_a_kernel_is_in_the_key(each_jax_python: str, tmp_path: Path) -> None:
-    paths = [tmp_path / name / "kernel.py" for name in ("one", "two")]
-    for path in paths:
-        path.parent.mkdir()
-        path.write_text(_KERNEL)
-    done = sh(
-        [each_jax_python, "-c", _KERNELS, *map(str, paths)],
-        env=clean_environment(tmp_path) | {"JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": ""},
-    )
-    assert done.returncode == 0, done.stderr
-    one, two, version = done.stdout.split()
-    assert (one != two) is MOSAIC_PATHS.holds(version)

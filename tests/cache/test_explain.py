@@ -4,7 +4,7 @@
 import base64
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from jaxcache.cache.ledger.write import append, compact
 from jaxcache.core.runs import CompileRow, Run
 from jaxcache.core.sketch import PassedArgument, Sketch, SketchedLine, make_sketch, read_sketch
 from jaxcache.store import open_store
+from tools.explain_changes.changes import CODE, Change, Edit, apply
+from tools.explain_changes.judge import Case, Plain, Verdict, judge, places_of
+from tools.explain_changes.lab import environment_of
 
 
 def key(number: int) -> str:
@@ -49,50 +52,72 @@ def run(at: float, *rows: CompileRow, **facts: Any) -> Run:
 
 
 def chosen(
-    run_now: Run,
-    *earlier: Run,
-    missed: CompileRow,
-    also: Sequence[CompileRow] = (),
-    computations: Mapping[int, str] | None = None,
+    run_now: Run, *earlier: Run, computations: Mapping[int, str] | None = None
 ) -> int | None:
-    """Return the number of the earlier key that a miss is compared with."""
+    """Return the number of the earlier key that the last row of a run is compared with."""
     hashes = {key(number): {"computation": text} for number, text in (computations or {}).items()}
 
     def facts(row: CompileRow) -> Compile:
         return Compile(row.module, row.key, components=hashes.get(row.key))
 
-    found = choose([*also, missed], run_now, earlier, facts)
-    return int(found[missed].row.key[-64:], 16) if missed in found else None
+    missed = [r for r in run_now.rows if r.outcome != "hit"]
+    found = choose(missed, run_now, earlier, facts).get(missed[-1])
+    return int(found.row.key[-64:], 16) if found else None
 
 
-def test_the_same_arguments_come_before_the_order() -> None:
-    old = run(1, row(1, signature="aa"), row(2, signature="bb"))
-    new = row(3, signature="bb")
-    assert chosen(run(2, new), old, missed=new) == 2
+AA, BB, CC = ({"signature": text} for text in ("aa", "bb", "cc"))
+HIT = {"outcome": "hit"}
+#: The number of the key that is chosen, the present run, and those before it.
+CHOICES: dict[str, tuple[int | None, Run, *tuple[Run, ...]]] = {
+    "the same arguments come before the order": (
+        *(2, run(2, row(3, **BB))),
+        run(1, row(1, **AA), row(2, **BB)),
+    ),
+    "what this run used is not what it was": (
+        *(None, run(2, row(1, **AA, **HIT), row(3, **CC))),
+        run(1, row(1, **AA)),
+    ),
+    "a form that this run has under another key is no earlier form of a new shape": (
+        *(None, run(2, row(2, **AA, **HIT), row(3, **CC))),
+        run(1, row(1, **AA), xla_flags=("--xla_a",)),
+    ),
+    "a function of that name in another file is another one": (
+        *(None, run(2, row(2))),
+        run(1, row(1, file="other.py", definition="e" * 8)),
+    ),
+    "the run with the same settings comes before a newer one": (
+        *(1, run(3, row(3, **AA))),
+        run(2, row(2, **AA), settings={"jax_enable_x64": [True, "environment"]}),
+        run(1, row(1, **AA)),
+    ),
+    "the run with fewer other flags comes before a newer one": (
+        *(1, run(3, row(3), xla_flags=("--xla_a",))),
+        run(2, row(2), xla_flags=("--xla_b",)),
+        run(1, row(1)),
+    ),
+    "an entry that is gone takes no partner from another lambda": (
+        *(2, run(2, row(1, definition="1" * 8), row(3, definition="3" * 8))),
+        run(1, row(1, definition="1" * 8), row(2, definition="2" * 8)),
+    ),
+    "another shape is not why a call misses whose shape hits": (
+        *(None, run(3, row(2, **AA, **HIT), row(3, **AA))),
+        run(2, row(2, **AA, **HIT)),
+        run(1, row(1, **BB)),
+    ),
+}
 
 
-def test_what_this_run_used_is_not_what_it_was() -> None:
-    hit, new = row(1, signature="aa", outcome="hit"), row(3, signature="cc")
-    assert chosen(run(2, hit, new), run(1, row(1, signature="aa")), missed=new) is None
+@pytest.mark.parametrize("name", CHOICES)
+def test_which_earlier_compile_is_chosen(name: str) -> None:
+    number, *runs = CHOICES[name]
+    assert chosen(*runs) == number
 
 
-def test_a_form_that_this_run_has_under_another_key_is_no_earlier_form_of_a_new_shape() -> None:
-    other_flags = run(1, row(1, signature="aa"), xla_flags=("--xla_a",))
-    hit, new = row(2, signature="aa", outcome="hit"), row(3, signature="cc")
-    assert chosen(run(2, hit, new), other_flags, missed=new) is None
-
-
-def test_a_function_of_that_name_in_another_file_is_another_one() -> None:
-    old = run(1, row(1, file="other.py", definition="e" * 8))
-    new = row(2)
-    assert chosen(run(2, new), old, missed=new) is None
-
-
-def test_the_run_with_the_same_settings_comes_before_a_newer_one() -> None:
-    alike = run(1, row(1, signature="aa"))
-    other = run(2, row(2, signature="aa"), settings={"jax_enable_x64": [True, "environment"]})
-    new = row(3, signature="aa")
-    assert chosen(run(3, new), other, alike, missed=new) == 1
+def test_the_same_computation_comes_before_the_order() -> None:
+    old, first, second = run(1, row(1, **AA), row(2, **AA)), row(3, **AA), row(4, **AA)
+    computations = {1: "a", 2: "b", 3: "new", 4: "a"}
+    assert chosen(run(2, first, second), old, computations=computations) == 1
+    assert chosen(run(2, second, first), old, computations=computations) == 2
 
 
 def test_lambdas_of_one_file_do_not_count_as_one_call() -> None:
@@ -104,32 +129,6 @@ def test_lambdas_of_one_file_do_not_count_as_one_call() -> None:
     now = run(2, new, row(4, definition="b" * 8, signature="4"))
     found = choose([new], now, [old], lambda r: Compile(r.module, r.key))
     assert found[new].past.signatures == 2
-
-
-def test_the_same_computation_comes_before_the_order() -> None:
-    old = run(1, row(1, signature="aa"), row(2, signature="aa"))
-    more, new = row(3, signature="aa"), row(4, signature="aa")
-    computations = {1: "a", 2: "b", 3: "new", 4: "a"}
-    now = run(2, more, new)
-    assert chosen(now, old, missed=new, also=[more], computations=computations) == 1
-    assert chosen(now, old, missed=more, also=[new], computations=computations) == 2
-
-
-def test_an_entry_that_is_gone_takes_no_partner_from_another_lambda() -> None:
-    gone, edited = row(1, definition="1" * 8), row(2, definition="2" * 8)
-    new = row(3, definition="3" * 8)
-    assert chosen(run(2, gone, new), run(1, gone, edited), missed=new, also=[gone]) == 2
-
-
-def test_another_shape_is_not_why_a_call_misses_whose_shape_hits() -> None:
-    larger, hit = run(1, row(1, signature="bb")), row(2, signature="aa", outcome="hit")
-    new = row(3, signature="aa")
-    assert chosen(run(3, hit, new), run(2, hit), larger, missed=new) is None
-
-
-def test_the_run_with_fewer_other_flags_comes_before_a_newer_one() -> None:
-    plain, other = run(1, row(1)), run(2, row(2), xla_flags=("--xla_b",))
-    assert chosen(run(3, row(3), xla_flags=("--xla_a",)), other, plain, missed=row(3)) == 1
 
 
 # What differs between two compiles, by what they hold.
@@ -514,3 +513,87 @@ def test_a_compaction_keeps_the_newest_sketches_of_each_module(tmp_path: Path) -
     sketched = [key for key in ledger if (record := ledger.record(key)) and record.sketch]
     assert len(ledger) == 81
     assert sorted(sketched) == [*(f"jit_f-{n:064x}" for n in range(16, 80)), "jit_g-" + "0" * 64]
+
+
+# The judge of ``make explain-changes``: what it calls right, silent and wrong.
+
+MAIN = "def helper(x):\n    return x + 1.0\n\n\ndef main(x):\n    return 2.0 * helper(x)\n"
+EDIT = Change("constant", CODE, (Edit("main.py", "1.0", "3.0"),), old=r"1\.0", new=r"3\.0")
+FLAG = Change("flag", frozenset({"flag"}), env={"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"})
+BEFORE = Plain(hits=frozenset({"main-old"}), modules={"main-old": "main"})
+
+
+def _run(key: str) -> Plain:
+    return Plain(misses=frozenset({key}), modules={key: "main"})
+
+
+def _case(*changes: Change, undone: tuple[Plain, ...], is_first: bool = False) -> Case:
+    files = {"main.py": MAIN}
+    after = apply(files, changes)
+    places = []
+    for number, change in enumerate(changes):
+        others = changes[:number] + changes[number + 1 :]
+        places.append(places_of(apply(files, others), after, change))
+    compiled = {} if is_first else {"main-old": "main"}
+    return Case(changes, tuple(places), _run("main-new"), undone, compiled, Path())
+
+
+def _at(line: int) -> list[dict[str, Any]]:
+    return [{"file": "/somewhere/main.py", "line": line, "function": "f"}]
+
+
+ONE = _case(EDIT, undone=(BEFORE,))
+TWO = _case(EDIT, FLAG, undone=(_run("with-flag"), _run("with-edit")))
+#: The flag has no effect on the module.
+IDLE = _case(EDIT, FLAG, undone=(BEFORE, _run("main-new")))
+#: Each change alone makes the key.
+EACH = _case(EDIT, FLAG, undone=(_run("main-new"), _run("main-new")))
+FIRST = _case(EDIT, undone=(_run("main-old"),), is_first=True)
+CURED = {"cause": "flag", "fix": "unset XLA_FLAGS"}
+CONSTANT = {"cause": "constant", "right": "3.0", "where": _at(2)}
+
+
+@pytest.mark.parametrize(
+    ("case", "claim", "verdict"),
+    [
+        (ONE, {**CONSTANT, "left": "1.0"}, Verdict.RIGHT),
+        (ONE, {"cause": "code", "where": _at(6)}, Verdict.RIGHT),
+        (ONE, {"cause": "unknown"}, Verdict.SILENT),
+        (ONE, {"cause": "code"}, Verdict.SILENT),
+        (ONE, {"cause": "flag"}, Verdict.WRONG),
+        (ONE, {"cause": "code", "where": _at(4)}, Verdict.WRONG),
+        (ONE, {**CONSTANT, "left": "7.0"}, Verdict.WRONG),
+        (ONE, {"cause": "code", "where": _at(6), "fix": "if you edited it"}, Verdict.WRONG),
+        (ONE, {"cause": "code", "where": _at(2), "fix": "unset XLA_FLAGS"}, Verdict.WRONG),
+        (ONE, {"cause": "not-cached-before"}, Verdict.WRONG),
+        (ONE, {"cause": "lost"}, Verdict.WRONG),
+        (TWO, {"cause": "flag"}, Verdict.RIGHT),
+        (TWO, {"cause": "code", "where": _at(2), "evidence": "observed"}, Verdict.RIGHT),
+        (TWO, {"cause": "flag", "evidence": "proved"}, Verdict.WRONG),
+        (TWO, CURED, Verdict.WRONG),
+        (TWO, {"cause": "donation"}, Verdict.WRONG),
+        (TWO, {"cause": "flag", "meaning": "the flag xla_other"}, Verdict.WRONG),
+        (IDLE, {"cause": "flag"}, Verdict.WRONG),
+        (IDLE, {"cause": "code", "where": _at(2)}, Verdict.RIGHT),
+        (EACH, {"cause": "flag"}, Verdict.RIGHT),
+        (_case(FLAG, undone=(BEFORE,)), CURED, Verdict.RIGHT),
+        (_case(FLAG, undone=(_run("main-old"),)), CURED, Verdict.WRONG),  # it was evicted
+        (FIRST, {"cause": "not-cached-before"}, Verdict.RIGHT),
+        (FIRST, {"cause": "code", "where": _at(2)}, Verdict.WRONG),
+        (_case(EDIT, undone=(Plain(),)), {"cause": "not-cached-before"}, Verdict.RIGHT),
+    ],
+)
+def test_what_explain_answers_is_judged(
+    case: Case, claim: dict[str, Any], verdict: Verdict
+) -> None:
+    blank = {"left": None, "right": None, "meaning": "", "component": "", "fix": None}
+    comparison = {"module": "main", "right_key": "main-new", "differences": [blank | claim]}
+    document: dict[str, Any] = {"comparisons": [comparison], "hits": []}
+    assert judge(case, document, 0).verdict is verdict
+    comparison["right_key"] = "main-old"  # what hits is no miss
+    assert judge(ONE, document, 0).verdict is Verdict.WRONG
+
+
+def test_commands_of_a_cure() -> None:
+    fix = "unset XLA_FLAGS; export JAX_ENABLE_X64=0 APP='a b'"
+    assert environment_of(fix) == {"XLA_FLAGS": None, "JAX_ENABLE_X64": "0", "APP": "a b"}

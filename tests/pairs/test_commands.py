@@ -16,12 +16,9 @@ from typing import Any
 
 import pytest
 from command_line import WorldInProcess
-from conftest import CORPUS, REPOSITORY, MakeOnce, find_jax_pythons, has_modules, jax_version
-from processes import sh
+from conftest import CORPUS, REPOSITORY, MakeOnce, find_jax_pythons, jax_version
 
 from jaxcache.cli.commands import COMMANDS
-from tests.inprocess.conftest import OWN_COUNTS, inside_python  # noqa: F401
-from tools.oracle.__main__ import write_notebook
 from tools.oracle.world import MODULES, SPELLINGS, Counts, World
 
 MATRIX = tomllib.loads(Path(__file__).with_name("matrix.toml").read_text("utf-8"))
@@ -262,24 +259,6 @@ program.main()
 print("compiled", flush=True)
 threading.Event().wait()
 """
-#: Two threads watch at once; both blocks are open while each compiles one function.
-WATCHING = f"""
-import json, threading, jax, jax.numpy as jnp, jaxcache
-{OWN_COUNTS}
-x = jnp.ones((4, 4))
-both, told_by = threading.Barrier(2), {{}}
-own()
-def work(number):
-    with jaxcache.watch() as report:
-        both.wait()
-        jax.jit(lambda x: jnp.sin(x) @ x + number)(x).block_until_ready()
-        both.wait()
-    told_by[number] = told(report)
-threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-print(json.dumps({{"blocks": [told_by[1], told_by[2]], "own": own()}}))
-"""
 
 
 @pytest.mark.jax
@@ -307,61 +286,6 @@ def test_ctrl_c_during_warm_leaves_whole_entries(pair: Pair) -> None:
     assert "interrupted" in shown and "jit_first" in shown
     assert pair.plain() == ALL_HITS
     pair.run("verify")
-
-
-@pytest.mark.jax
-@pytest.mark.usefixtures("inside_python")
-def test_watch_in_two_threads_counts_what_jax_counts(pair: Pair) -> None:
-    """A block counts what the process compiles in it, in all threads."""
-    done = sh(
-        [pair.world.python, "-c", WATCHING],
-        cwd=pair.directory,
-        env=pair.world.environment(plain=False),
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["own"]["written"] == 2
-    assert told["blocks"] == [told["own"], told["own"]]
-
-
-@pytest.mark.jax
-def test_explain_names_the_cause_after_warm_jobs(pair: Pair) -> None:
-    pair.run("warm", *pair.python, "--jobs", "2", "program.py")
-    program = pair.directory / "program.py"
-    program.write_text(program.read_text().replace("cos(x) + 2", "cos(x) + 3"))
-    explain = ("explain", "--json", *pair.python)
-    (missed,) = json.loads(pair.run(*explain, "program.py"))["comparisons"]
-    (difference,) = missed["differences"]
-    assert (missed["module"], difference["cause"]) == ("jit_second", "constant")
-    assert (difference["left"], difference["right"]) == ("2", "3")
-    assert pair.plain() == Counts(MODULES - 1, 1)
-
-
-@pytest.mark.jax
-def test_a_notebook_fills_a_tier_and_is_filled_by_it(pair: Pair) -> None:
-    if not has_modules(pair.world.python, "nbconvert", "ipykernel"):
-        pytest.skip("this Python has no nbconvert")
-    notebook = write_notebook(pair.world, "")
-    live = ("--live", "--tier", pair.directory / "tier")
-    pair.run("warm", *pair.python, *live, notebook)
-    assert len(keys(pair.directory / "tier")) == MODULES
-    pair.use("second")
-    pair.run("warm", *pair.python, *live, "--fail-on-miss", notebook)
-    assert pair.plain() == ALL_HITS
-
-
-@pytest.mark.jax
-def test_a_target_is_checked_against_a_bucket(pair: Pair, bucket: str, tmp_path: Path) -> None:
-    if jax_version(pair.world.python) < (0, 11):
-        pytest.skip("a topology can be compiled for since JAX 0.11")
-    profile = tmp_path / "host.json"
-    pair.run("target", "capture", *pair.python, profile)
-    pair.run("warm", *pair.python, "--target", profile, "program.py")
-    pair.run("push", bucket)
-    local = pair.run_json("target", "check", *pair.python, profile)
-    remote = pair.run_json("target", "check", *pair.python, "-C", bucket, profile)
-    assert local["looked_up"] == MODULES
-    assert {**remote, "cache_dir": None} == {**local, "cache_dir": None}
 
 
 #: The end of a program that waits for what the live layer fetches ahead.
