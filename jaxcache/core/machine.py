@@ -38,8 +38,6 @@ class Rule(NamedTuple):
         return self.since <= release and not (self.before and self.before <= release)
 
 
-#: A key holds the source files and lines of Pallas kernels for a TPU.
-MOSAIC_PATHS = Rule((), (0, 11, 0))
 #: A key holds the path of the cache directory, through XLA's autotune directory.
 CACHE_PATH = Rule((0, 4, 36), (0, 11, 0))
 #: A key holds the path of the cache directory where XLA's kernel cache is on.

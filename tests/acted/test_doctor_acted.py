@@ -167,10 +167,7 @@ OTHER = acts_on("export JAX_COMPILATION_CACHE_DIR=…")
 CURED: dict[str, tuple[Make, str, str, pytest.MarkDecorator]] = {
     "nothing": (lambda _: {}, "no-cache-dir", ".cache/jax", OTHER),
     "relative": (lambda _: {DIRECTORY: "c"}, "directory-spelling", "c", SPELLING),
-    "a quoted ~": (lambda _: {DIRECTORY: "~/c"}, "directory-spelling", "c", SPELLING),
-    "a variable": (lambda _: {DIRECTORY: "$HOME/c"}, "directory-spelling", "c", SPELLING),
     "a user": (lambda h: {DIRECTORY: f"{h}/${{USER}}/c"}, "directory-spelling", "me/c", SPELLING),
-    "quotes of docker": (lambda h: {DIRECTORY: f'"{h}/c"'}, "directory-spelling", "c", SPELLING),
     "mktemp -d": (
         *(lambda h: {DIRECTORY: f"{h}/tmp.0Az9bcdEFg"}, "temporary-directory"),
         *(".cache/jax", OTHER),

@@ -120,11 +120,6 @@ def test_foreign_owner_of_the_directory(seen: CacheFacts) -> None:
         assert (not found) is silent
 
 
-@pytest.mark.parametrize("check", [keys.find_mixed_builds, keys.find_orphaned_generations])
-def test_nothing_is_said_where_nothing_is_known(check: Check, seen: CacheFacts) -> None:
-    assert not list(check(Facts(seen)))
-
-
 def test_releases() -> None:
     assert read_release("0.12.0.1") == (0, 12, 0, 1)
     assert read_release("0.10.2.dev3") == (0, 10, 2)
@@ -139,6 +134,129 @@ def with_device(seen: CacheFacts, **changes: Any) -> CacheFacts:
 
 def python(version: str, **facts: Any) -> Interpreter:
     return Interpreter("/python", "3.12", version, version, **facts)
+
+
+def recorded(seen: CacheFacts, *records: tuple[str, str]) -> CacheFacts:
+    """The cache with the version and the build of jaxlib in the records of its first entries."""
+    keys = [entry.key for entry in seen.entries]
+    pairs = zip(keys, records, strict=False)
+    made = {
+        key: LedgerRecord(key, jaxlib_version=version or None, extra={"jaxlib_digest": build})
+        for key, (version, build) in pairs
+    }
+    return replace(seen, records=made)
+
+
+OWN = python("0.12.0.1", jaxlib_digest="aa")
+
+
+@pytest.mark.parametrize(
+    ("records", "interpreter", "builds"),
+    [
+        ([("0.0.1", "cc"), ("0.12.0.1", "aa"), ("0.12.0.1", "bb")], None, [1, 2]),
+        ([("0.12.0.1", "aa"), ("0.0.1", "bb")], OWN, []),
+        ([("0.12.0.1", "bb")], OWN, [0]),
+        ([("0.12.0.1", "bb")], None, []),
+        ([], OWN, []),
+    ],
+)
+def test_mixed_builds(
+    seen: CacheFacts,
+    records: list[tuple[str, str]],
+    interpreter: Interpreter | None,
+    builds: list[int],
+) -> None:
+    facts = Facts(recorded(seen, *records), interpreter=interpreter)
+    files = {file for finding in keys.find_mixed_builds(facts) for file in finding.files}
+    assert files == {seen.entries[n].file for n in builds}
+
+
+@pytest.mark.parametrize(
+    ("versions", "orphans", "filters"),
+    [
+        (["0.12.0.1", "0.0.1", ""], [1], " --filter jaxlib=0.0.1"),
+        (["0.0.1", "0.0.2"], [0, 1], ""),
+        ([], [], ""),
+    ],
+)
+def test_orphaned_generations(
+    seen: CacheFacts, versions: list[str], orphans: list[int], filters: str
+) -> None:
+    cache = recorded(seen, *((version, "aa") for version in versions))
+    found = [*keys.find_orphaned_generations(Facts(cache, interpreter=OWN))]
+    assert [f.files for f in found] == [tuple(seen.entries[n].file for n in orphans)] * len(found)
+    assert len(found) == bool(orphans)
+    assert all(f"prune{filters} --unused-for" in finding.fix for finding in found)
+    assert not [*keys.find_orphaned_generations(Facts(cache))]
+
+
+def test_entries_that_were_written_under_another_path(corpus: Path, tmp_path: Path) -> None:
+    cache = collect_cache_facts(str(corpus / "0.10.2-cpu-zstd"), max_decoded=1)
+    (contents,) = cache.contents.values()
+    old = contents.written_in_cache_dir
+    assert old
+
+    def fixes(written_in: str, setting: str | None = None, **facts: Any) -> list[str]:
+        moved = replace(with_device(cache, written_in_cache_dir=written_in), **facts)
+        chosen = Setting("jax_compilation_cache_dir", setting, "environment")
+        return [f.fix for f in keys.find_cache_dir_in_key(Facts(moved, (chosen,)))]
+
+    assert fixes(cache.path) == fixes(old, old, path=old) == []
+    (fix,) = fixes(old)
+    assert f": ln -s {cache.path} {old}; export JAX_COMPILATION_CACHE_DIR={old}. " in fix
+    (fix,) = fixes(str(tmp_path))  # it is another directory
+    assert f"export JAX_COMPILATION_CACHE_DIR={tmp_path}" not in fix
+    link = tmp_path / "link"
+    link.symlink_to(cache.path)
+    (fix,) = fixes(str(link))  # it is the same one, spelt another way
+    assert f": export JAX_COMPILATION_CACHE_DIR={link}. " in fix
+    assert fixes(str(link), str(link)) == []
+    url = "gs://team/jax"
+    (fix,) = fixes(old, url, path=url, remote=True)
+    assert fix.startswith(f"jaxcache pull {url} -C {old}. ")
+    (fix,) = fixes(f"{url}-two", url, path=url, remote=True)
+    assert fix.startswith(f"fill it under its own address: jaxcache warm -C {url} SCRIPT. ")
+
+
+@pytest.mark.parametrize(
+    ("setting", "version", "effect", "absolute"),
+    [
+        ("/srv/jax", "0.10.2", None, ""),
+        (None, "0.10.2", None, ""),
+        ("gs://team/jax", "0.10.2", None, ""),
+        ("LINK", "0.12.0", None, ""),
+        ("LINK", "0.10.2", "it is a link or contains .., and leads to ", "LINK"),
+        ("jax", "0.12.0", "each working directory has a cache of its own", "HERE/jax"),
+        ("~/jax", "0.12.0", "JAX expands no ~ and no variable and keeps quotes", "/home/you/jax"),
+        ("$HOME/jax", "0.12.0", "JAX expands no ~ and no variable", "/home/you/jax"),
+        ("${HOME}/jax", "0.12.0", "JAX expands no ~ and no variable", "/home/you/jax"),
+        ("'/srv/jax'", "0.12.0", "JAX expands no ~ and no variable", "/srv/jax"),
+        ("file:///srv/jax", "0.12.0", "without etils JAX treats it as the path ", "/srv/jax"),
+    ],
+)
+def test_directory_spelling(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str | None,
+    version: str,
+    effect: str | None,
+    absolute: str,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/you")
+    monkeypatch.chdir(tmp_path)
+    link = tmp_path / "link"
+    link.symlink_to("/usr")
+    text = setting and setting.replace("LINK", str(link))
+    chosen = Setting("jax_compilation_cache_dir", text, "environment")
+    facts = Facts(CacheFacts("/srv/jax"), (chosen,), python(version))
+    found = [*keys.find_directory_spelling(facts)]
+    assert len(found) == (effect is not None)
+    for finding in found:
+        assert effect and finding.cost.startswith(effect)
+        hashed = "JAX 0.4.36 to 0.10 hash this spelling into the key" in finding.cost
+        assert hashed == (version == "0.10.2")
+        path = absolute.replace("LINK", str(link)).replace("HERE", str(tmp_path))
+        assert finding.fix.endswith(f"export JAX_COMPILATION_CACHE_DIR={path}")
 
 
 def test_hosts_that_share_a_path_and_not_a_cpu(seen: CacheFacts) -> None:

@@ -217,15 +217,6 @@ def test_dates_of_the_future_are_reported(doctor: Doctor, run_cli: RunCli, cappe
     assert {p["file"] for p in problems if p["kind"] == "bad-atime"} == {wrong.name}
 
 
-def test_entries_of_a_bucket_fit_where_they_came_from(
-    doctor: Doctor, run_cli: RunCli, corpus: Path, bucket: str
-) -> None:
-    assert run_cli("push", bucket, "-C", corpus / "0.10.2-cpu-zstd").returncode == 0
-    finding = doctor.finds("cache-dir-in-key", bucket)
-    assert finding["severity"] == "note"
-    assert finding["fix"].startswith(f"jaxcache pull {bucket} -C /")
-
-
 def test_a_bucket_out_of_reach_is_no_empty_cache(run_cli: RunCli, bucket: str) -> None:
     for place, env in (
         (bucket, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}),

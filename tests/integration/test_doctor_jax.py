@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +15,10 @@ from typing import Any
 import filelock
 import pytest
 from acting import acts_on, says
-from conftest import RunCli, StepRuns, clean_environment, find_jax_pythons
+from conftest import RunCli, clean_environment, find_jax_pythons
 from plain_jax import Counts, count_plain, run_plain
 from processes import sh
 from terminal import run_all, without_style
-
-from jaxcache.cache.ledger.record import COMPILE, Event
-from jaxcache.cache.ledger.write import append
-from jaxcache.store import open_store
 
 WORKLOAD = Path(__file__).with_name("doctor_workload.py")
 LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -260,22 +255,6 @@ def test_messages_of_preferences_do_no_harm(
     assert int(hits) > 0
     said = "cpu-messages" in traps(doctor(fresh, each_jax_python))
     assert said is ("Target machine feature +prefer-" in log)
-
-
-def test_mixed_builds(
-    doctor: Any, step_runs: StepRuns, step_cache: Path, each_jax_python: str
-) -> None:
-    document = doctor(step_cache, each_jax_python)
-    assert "mixed-jaxlib-builds" not in traps(document)
-    assert len(document["interpreter"]["jaxlib_digest"]) == 64
-    facts = {"jaxlib_version": document["interpreter"]["jaxlib_version"]}
-    keys = [module["key"] for module in step_runs.cold["modules"][:2]]
-    older = {"jaxlib_version": "0.0.1", "jaxlib_digest": "cd" * 32}  # of which there is one build
-    builds = ({**facts, "jaxlib_digest": "ab" * 32}, older)
-    events = [Event(k, COMPILE, time.time_ns(), b) for k, b in zip(keys, builds, strict=True)]
-    assert append(open_store(str(step_cache)), events)
-    found = traps(doctor(step_cache, each_jax_python))
-    assert "2 builds" in found["mixed-jaxlib-builds"]["seen"]
 
 
 def test_two_kinds_of_cpu_in_one_directory_and_the_command_that_parts_them(

@@ -89,14 +89,3 @@ def test_the_option_names_the_spelling_that_hits(make_world: MakeWorld) -> None:
     assert value == os.path.realpath(world.directory / "jc")
     world.extra[name] = value
     assert world.plain() == Counts(MODULES, 0)
-
-
-@pytest.mark.parametrize("value", ["link", "file:///srv/jc"])
-def test_doctor_names_a_spelling(value: str, make_world: MakeWorld) -> None:
-    world = make_world(Spelling(value, value))
-    if value == "link" and not (0, 5) <= jax_version(world.python) < (0, 11):
-        pytest.skip("to this JAX a link is as good as any other path")
-    (world.directory / "empty").mkdir()
-    _, found = world.report("doctor", "-C", "empty", "--python", world.python)
-    (finding,) = [f for f in found["findings"] if f["trap"] == "directory-spelling"]
-    assert value in finding["seen"]

@@ -17,7 +17,7 @@ from jaxcache.units import format_count, format_size
 
 #: pmap of these versions goes through ``jit``, under this name, and puts an address into the key.
 _PMAP_CHURN = ((0, 8), (0, 10))
-_PMAP_MODULES = frozenset({"jit_call_wrapped"})
+_PMAP_MODULE = "jit_call_wrapped"
 METADATA = "jax_compilation_cache_include_metadata_in_key"
 METADATA_COST = (
     "files and line numbers are part of the keys, so every program below an edited line, or of a "
@@ -68,8 +68,8 @@ def find_never_used(facts: Facts) -> Iterator[Finding]:
     ]
     if pairs:
         names = [entry.file for entry, _ in pairs]
-        keys = {"brought_key": pairs[0][0].key, "own_key": pairs[0][1]}
-        yield facts.finding("never-used", names, **keys)
+        entry, own_key = pairs[0]
+        yield facts.finding("never-used", names, brought_key=entry.key, own_key=own_key)
 
 
 def find_metadata_in_key(facts: Facts) -> Iterator[Finding]:
@@ -170,12 +170,11 @@ def find_pmap_churn(facts: Facts) -> Iterator[Finding]:
     release = facts.jax_release
     if release is not None and not _PMAP_CHURN[0] <= release < _PMAP_CHURN[1]:
         return
-    entries = [e for e in facts.cache.entries if e.module in _PMAP_MODULES]
+    entries = [e for e in facts.cache.entries if e.module == _PMAP_MODULE]
     if len(entries) < 2:
         return
-    modules = ", ".join(sorted({e.module for e in entries}))
     size = format_size(sum(e.size_bytes for e in entries))
-    yield facts.finding("pmap-churn", (e.file for e in entries), modules=modules, size=size)
+    yield facts.finding("pmap-churn", (e.file for e in entries), modules=_PMAP_MODULE, size=size)
 
 
 def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
@@ -192,10 +191,9 @@ def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
     for version, by_build in sorted(builds.items()):
         if len(by_build) < 2:
             continue
-        keys = [k for some in by_build.values() for k in some if k in files]
         yield facts.finding(
             "mixed-jaxlib-builds",
-            (files[k] for k in keys),
+            (files[k] for some in by_build.values() for k in some if k in files),
             builds=format_count(len(by_build), "build"),
             version=version,
             names=", ".join(sorted(b[:12] for b in by_build)),

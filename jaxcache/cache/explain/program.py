@@ -109,9 +109,8 @@ def _by_name(left: Compile, right: Compile) -> Difference:
 
 def _without_sketches(left: Compile, right: Compile) -> Iterator[Difference]:
     """Yield how the arguments differ that entries or recorded runs hold."""
-    programs = [c.contents.program if c.contents else None for c in (left, right)]
     sides = [c.passed for c in (left, right)]
-    if None in sides and all(programs):  # both entries have their arguments for each device
+    if None in sides:  # entries have their arguments for each device
         sides = [c.parameters for c in (left, right)]
     old, new = sides
     if old is None or new is None or len(old) != len(new):
