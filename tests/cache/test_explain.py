@@ -67,50 +67,33 @@ def chosen(
 
 AA, BB, CC = ({"signature": text} for text in ("aa", "bb", "cc"))
 HIT = {"outcome": "hit"}
-#: The number of the key that is chosen, the present run, and those before it.
-CHOICES: dict[str, tuple[int | None, Run, *tuple[Run, ...]]] = {
-    "the same arguments come before the order": (
-        *(2, run(2, row(3, **BB))),
-        run(1, row(1, **AA), row(2, **BB)),
-    ),
-    "what this run used is not what it was": (
-        *(None, run(2, row(1, **AA, **HIT), row(3, **CC))),
-        run(1, row(1, **AA)),
-    ),
-    "a form that this run has under another key is no earlier form of a new shape": (
-        *(None, run(2, row(2, **AA, **HIT), row(3, **CC))),
-        run(1, row(1, **AA), xla_flags=("--xla_a",)),
-    ),
-    "a function of that name in another file is another one": (
-        *(None, run(2, row(2))),
-        run(1, row(1, file="other.py", definition="e" * 8)),
-    ),
-    "the run with the same settings comes before a newer one": (
-        *(1, run(3, row(3, **AA))),
-        run(2, row(2, **AA), settings={"jax_enable_x64": [True, "environment"]}),
-        run(1, row(1, **AA)),
-    ),
-    "the run with fewer other flags comes before a newer one": (
-        *(1, run(3, row(3), xla_flags=("--xla_a",))),
-        run(2, row(2), xla_flags=("--xla_b",)),
-        run(1, row(1)),
-    ),
-    "an entry that is gone takes no partner from another lambda": (
-        *(2, run(2, row(1, definition="1" * 8), row(3, definition="3" * 8))),
-        run(1, row(1, definition="1" * 8), row(2, definition="2" * 8)),
-    ),
-    "another shape is not why a call misses whose shape hits": (
-        *(None, run(3, row(2, **AA, **HIT), row(3, **AA))),
-        run(2, row(2, **AA, **HIT)),
-        run(1, row(1, **BB)),
-    ),
-}
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_which_earlier_compile_is_chosen(name: str) -> None:
-    number, *runs = CHOICES[name]
-    assert chosen(*runs) == number
+def test_which_earlier_compile_is_chosen() -> None:
+    # The same arguments come before the order.
+    old = run(1, row(1, **AA), row(2, **BB))
+    assert chosen(run(2, row(3, **BB)), old) == 2
+    # What this run used is not what it was.
+    assert chosen(run(2, row(1, **AA, **HIT), row(3, **CC)), run(1, row(1, **AA))) is None
+    # A form that this run has under another key is no earlier form of a new shape.
+    other_flags = run(1, row(1, **AA), xla_flags=("--xla_a",))
+    assert chosen(run(2, row(2, **AA, **HIT), row(3, **CC)), other_flags) is None
+    # A function of that name in another file is another one.
+    elsewhere = run(1, row(1, file="other.py", definition="e" * 8))
+    assert chosen(run(2, row(2)), elsewhere) is None
+    # An entry that is gone takes no partner from another lambda.
+    gone, edited = row(1, definition="1" * 8), row(2, definition="2" * 8)
+    assert chosen(run(2, gone, row(3, definition="3" * 8)), run(1, gone, edited)) == 2
+    # Another shape is not why a call misses whose shape hits.
+    hit = row(2, **AA, **HIT)
+    assert chosen(run(3, hit, row(3, **AA)), run(2, hit), run(1, row(1, **BB))) is None
+
+
+def test_the_run_that_differs_less_comes_before_a_newer_one() -> None:
+    other = run(2, row(2, **AA), settings={"jax_enable_x64": [True, "environment"]})
+    assert chosen(run(3, row(3, **AA)), other, run(1, row(1, **AA))) == 1
+    other = run(2, row(2), xla_flags=("--xla_b",))
+    assert chosen(run(3, row(3), xla_flags=("--xla_a",)), other, run(1, row(1))) == 1
 
 
 def test_the_same_computation_comes_before_the_order() -> None:
@@ -473,6 +456,7 @@ def test_a_large_constant_is_left_out() -> None:
         "",
         "no base64!",
         "eA==",
+        f"!{make_sketch(MODULE)}",
         base64.b64encode(zlib.compress(b"[]")).decode(),
         base64.b64encode(zlib.compress(b'{"operations": 7}')).decode(),
         base64.b64encode(zlib.compress(b"[" * 100_000)).decode(),
@@ -484,16 +468,30 @@ def test_what_is_no_sketch_is_none(blob: object) -> None:
     assert read_sketch(blob) is None
 
 
-def test_a_long_program_keeps_digests_within_the_bound() -> None:
+@pytest.mark.parametrize(
+    ("operations", "lines", "kept"), [(2_600, 2_600, "add(0.5,0.5) f32[0]~"), (6_000, 500, "~")]
+)
+def test_a_long_program_keeps_digests_within_the_bound(
+    operations: int, lines: int, kept: str
+) -> None:
+    blob = make_sketch(long_module(operations, lines))
+    assert blob and len(blob) <= 64 << 10
+    first, *_, last = sketch(long_module(operations, lines)).lines
+    assert next(iter(first.operations)).startswith(kept)
+    assert (first.line, last.line) == (0, 7)
+    assert make_sketch(long_module(9_000, 3_000)) is None
+
+
+def long_module(operations: int, lines: int) -> str:
+    """So many operations of so many lines, before those of ``MODULE``."""
     head, _, tail = MODULE.partition("    %1 =")
-    lines = [
+    added = [
         f'    %v{n} = "stablehlo.add"(%0, %0) <{{a = {n * 7919 % 65536}}}> : (t) -> tensor<{n}xf32> '
-        f"loc(#loc{n + 100})"
-        for n in range(30_000)
+        f"loc(#loc{n % lines + 100})"
+        for n in range(operations)
     ]
-    places = [f'#loc{n + 100} = loc("/u/train.py":{n}:1)' for n in range(30_000)]
-    blob = make_sketch("\n".join([*places, head, *lines, "    %1 =" + tail]))
-    assert blob is None or len(blob) <= 64 << 10
+    places = [f'#loc{n + 100} = loc("/u/train.py":{n}:1)' for n in range(lines)]
+    return "\n".join([*places, head, *added, "    %1 =" + tail])
 
 
 def test_a_compaction_keeps_the_newest_sketches_of_each_module(tmp_path: Path) -> None:

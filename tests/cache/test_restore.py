@@ -53,6 +53,7 @@ def test_settings_count_where_the_environment_changes_them() -> None:
     assert digest(with_facts(settings={"jax_enable_x64": True}, defaults=defaults)) != digest()
     assert digest(with_facts(settings={"jax_enable_x64": False}, defaults=defaults)) == digest()
     assert digest(with_facts(process_count=2)) != digest()
+    assert digest(with_facts(process_count=1)) == digest()
 
 
 @pytest.mark.parametrize(
