@@ -147,27 +147,7 @@ def test_no_cache_is_exit_10(run_cli: RunCli, tmp_path: Path, line: str) -> None
         assert set(error) == {"code", "message", "hint", "exit_code"}
 
 
-@pytest.mark.parametrize(("name", "command"), [("x.jxb", "import"), ("train.py", "warm -C DIR")])
-def test_a_file_as_a_cache_leads_to_the_command_for_it(
-    run_cli: RunCli, tmp_path: Path, name: str, command: str
-) -> None:
-    (tmp_path / name).write_text("")
-    done = run_cli("verify", "-C", tmp_path / name)
-    assert done.returncode == 10
-    assert f"jaxcache {command} {tmp_path / name}" in done.stderr
-
-
 # One compiler's cache is not mistaken for another's: what is for JAX's says so of torch's.
-
-
-@pytest.mark.parametrize("line", ["seal", "ci save x.jxb"])
-def test_what_is_for_caches_of_jax_refuses_those_of_torch(
-    run_cli: RunCli, torch_cache: Path, line: str
-) -> None:
-    done = run_cli(*line.split(), "-C", torch_cache, "--json")
-    assert (done.returncode, done.stdout) == (2, "")
-    error = json.loads(done.stderr)["error"]
-    assert (error["code"], "JAX's caches alone" in error["hint"]) == ("other-layout", True)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +191,8 @@ def test_nothing_of_one_is_put_into_the_other(
         ["ci", "save", torch_cache, "-C", local],
         ["ci", "restore", bundle, "--everything", "-C", torch_cache],
         ["compile", REPOSITORY / "tests/data/golden/inputs/some.recipe", "-C", torch_cache],
+        ["seal", "-C", torch_cache],
+        ["ci", "save", "x.jxb", "-C", torch_cache],
     ):
         done = run_cli(*words)
         assert (done.returncode, "[other-layout]" in done.stderr) == (2, True), (words, done.stderr)

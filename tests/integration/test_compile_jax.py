@@ -150,30 +150,6 @@ def test_check_says_what_would_hit_and_why_not(
     assert not gone.exists()
 
 
-@pytest.mark.slow
-def test_four_shards_merge_to_what_one_compile_makes(
-    run_cli: RunCli, recorded_once: Any, compiled: Any, tmp_path: Path
-) -> None:
-    recipe = recorded_once("single")
-    place = tmp_path / "place"
-    whole = compiled(recipe, tmp_path / "whole", "--used-at", str(place))
-    shards = [
-        compiled(
-            recipe, tmp_path / f"part{i}", "--shard", f"{i}/4", "--used-at", str(place), "--jobs=1"
-        )
-        for i in range(1, 5)
-    ]
-    parts = [{m["key"] for m in s["modules"]} for s in shards]
-    assert sum(map(len, parts)) == len(set().union(*parts)) == whole["summary"]["requested"]
-    assert all(parts)
-    for i in range(1, 5):
-        done = run_cli("copy", tmp_path / f"part{i}", place)
-        assert done.returncode == 0, done.stderr
-    assert entries(place) == entries(tmp_path / "whole")
-    run = compiled(recipe, place)["summary"]
-    assert run["already_cached"] == run["requested"]
-
-
 #: The environment of a worker that dies while it compiles a module.
 DEADLY = {
     "PYTHONPATH": f"{Path(__file__).with_name('broken')}{os.pathsep}{REPOSITORY}",

@@ -254,40 +254,6 @@ def test_every_kind_is_accounted_for(warm: Warm, script: Any) -> None:
         assert beside["varies"] == ["axis 0 of argument 0 (1, 2, 3)"]
 
 
-def test_a_storm_is_named(warm: Warm, script: Any) -> None:
-    path = script(
-        """
-        import functools, jax, numpy as np
-        @jax.jit
-        def step(x, scale):
-            return x.sum() * scale
-        for n in range(1, 13):
-            step(np.ones((4, n), np.float32), np.float32(1))
-        @jax.jit
-        def steady(x):
-            return x
-        for _ in range(20):
-            steady(np.ones(3))
-        @functools.partial(jax.jit, static_argnums=1)
-        def power(x, n):
-            return x ** n
-        for n in range(2, 13):
-            power(np.ones(3), n)
-        """
-    )
-    document = warm(path)
-    functions = {f["function"]: f for f in document["functions"]}
-    assert (functions["step"]["signatures"], functions["step"]["kind"]) == (12, "jit")
-    assert functions["step"]["varies"] == ["axis 1 of x (1, 2, 3, 4, 5, 6, …)"]
-    assert functions["steady"]["signatures"] == 1
-    told = [n for n in document["notes"] if "step" in n]
-    assert told == ["`step` has 12 programs: axis 1 of x (1, 2, 3, 4, 5, 6, …) varies"]
-    assert_counts_are_jax_own(document)
-    power = functions["power"]
-    assert (power["signatures"], power["compiles"]) == (1, 11)
-    assert any("`power` has 11 programs" in n and "static" in n for n in document["notes"])
-
-
 # Savings are the same in every place.
 
 
@@ -489,16 +455,11 @@ def shape(x):
     return x * 2
 
 @jax.jit
-def structure(x):
-    return jax.tree_util.tree_map(lambda leaf: leaf * 2, x)
-
-@jax.jit
 def setting(x):
     return x @ x
 
 a = np.ones((3, 3), "float32")
 shape(a), shape(np.ones((4, 3), "float32"))
-structure({"w": a}), structure({"w": a, "v": a})
 setting(a)
 with jax.default_matmul_precision("float32"):
     setting(a)
@@ -530,7 +491,6 @@ def test_retraces_have_the_reason_that_jax_logs(
         pytest.skip("JAX below 0.9.2 is not asked for its reasons")
     for function, words in (
         ("shape", "at x, now f32[4,3] and before f32[3,3]"),
-        ("structure", "now <class 'dict'> with 2 children and before"),
         ("setting", "now float32 and before None"),
     ):
         (reason,) = reasons[function]

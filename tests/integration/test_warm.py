@@ -27,7 +27,7 @@ def test_the_second_run_is_all_hits(step_runs: StepRuns, step_cache: Path, run_c
     assert step["function"] == "step"
     assert step["file"] == str(step_runs.directory / "script.py")
     assert step["line"] in (3, 4)  # of the decorator, or of the function
-    assert [(a["dtype"], a["shape"]) for a in step["arguments"]] == [("float32", [8, 8])]
+    assert [[*a.values()] for a in step["arguments"]] == [["x", "float32", [8, 8]]]
     assert step["compile_seconds"] > 0
     listed = json.loads(run_cli("ls", "--json", "-C", step_cache).stdout)["entries"]
     assert {entry["sealed"] for entry in listed} == {True}

@@ -226,11 +226,27 @@ def test_what_could_not_be_read_is_unobserved() -> None:
     assert why.startswith("an event 'module' of the listener cannot be read: number")
 
 
-def test_the_line_of_the_helpers_says_what_they_cost() -> None:
-    other = {**HELPER, "function": "iota"}
-    lines = screen(written(1, USER, 2.0), written(2, other, 1.5), written(3, HELPER, 4.0))
-    told = "and 2 helpers of JAX: 2 written in 5.5 s, the longest jit__normal 4.0 s"
-    assert f"{told} (--all lists them)" in lines
+@pytest.mark.parametrize(
+    ("events", "line"),
+    [
+        (
+            [NEW, written(2, {**HELPER, "function": "iota"}, 1.5), written(3, HELPER, 4.0)],
+            "and 2 helpers of JAX: 2 written in 5.5 s, the longest jit__normal 4.0 s (--all lists "
+            "them)",
+        ),
+        ([NEW], "1 entry written: the next run saves up to 2.0 s"),
+        (
+            [NEW, event(2, HELPER, **HIT, stored_seconds=6.0)],
+            "1 entry written: the next run saves up to 2.0 s more",
+        ),
+        (
+            [written(1, HELPER, 2.0), written(2, HELPER, 2.0), start((1.0, 4.0, "compile"))],
+            "longest: 2 compiles of _normal, with writing, took 4.0 s",
+        ),
+    ],
+)
+def test_the_screen_sums_up(events: list[dict[str, Any]], line: str) -> None:
+    assert line in screen(*events)
 
 
 def test_helpers_share_a_line_where_no_function_of_the_program_missed() -> None:
@@ -244,13 +260,6 @@ def test_helpers_share_a_line_where_no_function_of_the_program_missed() -> None:
     assert sum(line.startswith("jit__h") for line in alone) == 2, alone
     hits = screen(event(1, HELPER, **HIT), written(2, {**HELPER, "function": "kron"}, 1.5))
     assert [line.split()[:2] for line in hits if line[:4] == "jit_"] == [["jit_kron", "written"]]
-
-
-def test_a_run_that_has_saved_time_saves_more_the_next_time() -> None:
-    new = written(1, USER, 2.0)
-    assert "1 entry written: the next run saves up to 2.0 s" in screen(new)
-    lines = screen(new, event(2, HELPER, **HIT, stored_seconds=6.0))
-    assert "1 entry written: the next run saves up to 2.0 s more" in lines
 
 
 def test_helpers_that_cannot_be_written_share_a_line() -> None:
@@ -269,12 +278,6 @@ def test_a_program_without_a_cache_directory_is_not_called_uncacheable() -> None
     lines = screen(event(1, USER, **off), event(2, HELPER, **off))
     assert "no-directory" in next(line for line in lines if line.startswith("jit_f"))
     assert not any("uncacheable" in line for line in lines), lines
-
-
-def test_the_longest_line_says_how_often_a_function_compiled() -> None:
-    written_twice = [written(n, HELPER, 2.0) for n in (1, 2)]
-    lines = screen(*written_twice, {"event": "phases", "at": 9.0, "spans": [[1.0, 4.0, "compile"]]})
-    assert "longest: 2 compiles of _normal, with writing, took 4.0 s" in lines
 
 
 def test_seconds_of_a_hit_have_no_digits_that_jax_did_not_store() -> None:
