@@ -2,6 +2,7 @@
 # ruff: noqa: E501
 
 import base64
+import hashlib
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -15,7 +16,14 @@ from conftest import CORPUS, GiveAway
 from jaxcache.cache.explain.answer import choose
 from jaxcache.cache.explain.parts import compare
 from jaxcache.cache.explain.past import Past, changed_lines
-from jaxcache.cache.explain.sides import CachedFacts, Cause, Compile, Difference, WriteRule
+from jaxcache.cache.explain.sides import (
+    COMPONENTS,
+    CachedFacts,
+    Cause,
+    Compile,
+    Difference,
+    WriteRule,
+)
 from jaxcache.cache.ledger.record import COMPILE, SKETCH, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, compact
@@ -25,6 +33,8 @@ from jaxcache.store import open_store
 from tools.explain_changes.changes import CODE, Change, Edit, apply
 from tools.explain_changes.judge import Case, Plain, Verdict, judge, places_of
 from tools.explain_changes.lab import environment_of
+
+Facts = dict[str, Any]
 
 
 def key(number: int) -> str:
@@ -150,6 +160,152 @@ def test_the_flags_of_an_entry_of_plain_jax_name_its_version(corpus: Path) -> No
     assert (difference.left, difference.right) == ("0.12.0.1", "0.10.2")
     (difference,) = compare(left, replace(right, jaxlib_version="0.12.0.1"))
     assert difference.cause is Cause.CALLBACK
+
+
+FLAGS, OPTIONS, DEVICES = "XLA flags", "compile_options", "accelerator_config"
+A, B = (hashlib.sha256(text.encode()).hexdigest() for text in "ab")
+HASHES = dict.fromkeys((FLAGS, OPTIONS, DEVICES), (A, B))
+HASHES |= {
+    part: (hashlib.sha256(old).hexdigest(), hashlib.sha256(new).hexdigest())
+    for part, old, new in (("compression", b"zstandard", b"zlib"), ("custom_hook", b"", b"x"))
+}
+HIDDEN = (f"sha256 {A[:12]}", f"sha256 {B[:12]}")
+FOUR = "--xla_force_host_platform_device_count=4"
+OLD_JAX = {"jax_version": "0.10.2"}
+#: Parts of the key that differ, facts of both sides, XLA_FLAGS, and what is named: cause, both
+#: values, the cure.
+PARTS: list[tuple[tuple[str, ...], Facts, Facts, str, list[tuple[str | None, ...]]]] = [
+    (
+        *((FLAGS,), {"xla_flags": ("--a",)}, {"xla_flags": ("--a", "--b")}, "--a --b"),
+        [("flag", "without", "--b", "export XLA_FLAGS=--a")],
+    ),
+    (
+        *((FLAGS,), {"xla_flags": ("--b",)}, {"xla_flags": ()}, "--c"),
+        [("flag", "--b", "without", "export XLA_FLAGS='--c --b'")],
+    ),
+    (
+        *((FLAGS,), {"xla_flags": ()}, {"xla_flags": ("--b",)}, "--c"),
+        [("flag", "without", "--b", None)],
+    ),
+    ((FLAGS,), {}, {}, "", [("flag", *HIDDEN, None)]),
+    (
+        *(("compression",), {}, {}, ""),
+        [("codec", "zstandard", "zlib", "python -m pip install zstandard")],
+    ),
+    (("custom_hook",), {}, {}, "", [("hook", "no hook", "sha256 2d711642b726", None)]),
+    (
+        *((DEVICES,), {"device_count": 1}, {"device_count": 4}, ""),
+        [("device", "device_count=1", "device_count=4", None)],
+    ),
+    (
+        *((OPTIONS,), OLD_JAX | {"cache_path": "/a"}, OLD_JAX | {"cache_path": "/b"}, ""),
+        [("path", "/a", "/b", "ln -s /b /a && export JAX_COMPILATION_CACHE_DIR=/a")],
+    ),
+    (
+        *((OPTIONS,), {"cache_path": "/a"}, {"cache_path": ""}, ""),
+        [("path", "/a", "none (--portable)", None)],
+    ),
+    (
+        *((OPTIONS,), {"cache_path": ""}, {"cache_path": "/a"}, ""),
+        [("path", "none (--portable)", "/a", None)],
+    ),
+    ((OPTIONS,), {"cache_path": "/a"}, {}, "", [("unknown", *HIDDEN, None)]),
+    (
+        *((FLAGS, "compression"), {"xla_flags": ()}, {"xla_flags": ("--b",)}, "--b"),
+        [("flag", "without", "--b", None), ("codec", "zstandard", "zlib", None)],
+    ),
+    (
+        *((FLAGS,), OLD_JAX, {"jax_version": "0.10.3"}, ""),
+        [("jax-version", "0.10.2", "0.10.3", None)],
+    ),
+    (
+        *((FLAGS, DEVICES), {"xla_flags": ()}, {"xla_flags": (FOUR,), "device_count": 4}, FOUR),
+        [("flag", "without", FOUR, None)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "old", "new", "flags", "named"), PARTS)
+def test_the_parts_of_a_key_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+    parts: tuple[str, ...],
+    old: Facts,
+    new: Facts,
+    flags: str,
+    named: list[tuple[str | None, ...]],
+) -> None:
+    """One alone is proved to be the cause, if nothing follows from it; of two each is a part."""
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    blank = dict.fromkeys(COMPONENTS, "0" * 64)
+    left, right = (
+        Compile("jit_f", "ab"[n], blank | {part: HASHES[part][n] for part in parts}, **facts)
+        for n, facts in enumerate((old, new))
+    )
+    found = compare(left, right)
+    assert [(str(d.cause), d.left, d.right, d.fix) for d in found] == named
+    evidence = "in-part" if len(found) > 1 else "proved" if len(parts) == 1 else "observed"
+    if named[0][0] != "jax-version":
+        assert {str(d.evidence) for d in found} == {evidence}
+
+
+def test_where_nothing_differs_the_record_decides_what_is_said() -> None:
+    for made, said in ((None, "no record of the earlier program"), (Sketch(), "the keys differ")):
+        left, right = (Compile("jit_f", side, sketch=made) for side in "ab")
+        (difference,) = compare(left, right)
+        assert difference.meaning.startswith(f"not known: {said}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "causes", "first"),
+    [
+        (
+            *("0.12.0.1-cpu-zstd", "0.12.0.1-cuda13-h200-zstd"),
+            *(["device", "flag", "argument-shape"],),
+            ("cpu rocketlake", "gpu NVIDIA H200 141GB HBM3e"),
+        ),
+        ("0.4.38-cpu-zlib", "0.4.38-cpu-zstd", ["path", "codec"], None),
+    ],
+)
+def test_what_entries_of_plain_jax_show(
+    corpus: Path, old: str, new: str, causes: list[str], first: tuple[str, str] | None
+) -> None:
+    caches = [CachedFacts(open_store(str(corpus / name))) for name in (old, new)]
+    left, right = (cache.complete(cache.find_newest("jit_mlp")[0]) for cache in caches)
+    found = compare(left, right)
+    assert [str(d.cause) for d in found] == causes
+    assert first in (None, (found[0].left, found[0].right))
+
+
+TOO_FAST, TOO_SMALL = WriteRule.COMPILE_TIME, WriteRule.SIZE
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "fix"),
+    [
+        (
+            *({"outcome": "skipped", "rule": TOO_FAST, "reason": "0.5 s"}, {"outcome": "skipped"}),
+            "it was compiled too fast to be written: 0.5 s",
+            "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
+        ),
+        (
+            {"outcome": "skipped", "rule": TOO_SMALL},
+            {"outcome": "skipped", "rule": TOO_SMALL, "reason": "9 B"},
+            "it was too small to be written: 9 B",
+            "export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1",
+        ),
+        (
+            *({"outcome": "skipped", "reason": "so"}, {"outcome": "skipped"}),
+            *("it was not written: so", None),
+        ),
+        ({}, {"outcome": "error"}, "its entry is there now", None),
+    ],
+)
+def test_the_same_key_depends_on_its_entry(old: Facts, new: Facts, said: str, fix: str) -> None:
+    (difference,) = compare(Compile("jit_f", "a", **old), Compile("jit_f", "a", **new))
+    detail = difference.brief.partition(": ")[1:]
+    assert said in f"{difference.meaning}{''.join(detail)}"
+    assert difference.fix == fix
+    assert compare(Compile("jit_f", "a", **old), Compile("jit_f", "a", outcome="hit")) == ()
 
 
 def test_an_entry_of_another_user_cannot_be_read_and_is_not_damaged(

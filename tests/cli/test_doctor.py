@@ -120,6 +120,19 @@ def test_foreign_names(doctor: Doctor, capped: Path, cache: Path) -> None:
     assert len(found["files"]) == 1 and found["fix"].startswith("mv -n ")
 
 
+def test_missing_atime(doctor: Doctor, capped: Path) -> None:
+    """Some have one, so that JAX had a cap once, or it has one now."""
+    cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000000"}
+    assert doctor.is_silent("missing-atime", capped, env=cap)
+    next(capped.glob("*-atime")).unlink()
+    for env, has_others in (({}, True), (cap, False)):
+        seen = doctor.finds("missing-atime", capped, env=env)["seen"]
+        assert ("next to others that have one" in seen) == has_others
+    for stamp in capped.glob("*-atime"):
+        stamp.unlink()
+    assert doctor.is_silent("missing-atime", capped)
+
+
 def test_threshold(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir(mode=0o755)
