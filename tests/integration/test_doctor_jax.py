@@ -132,22 +132,6 @@ def test_what_jax_just_wrote_is_healthy(
     assert ("pmap-churn" in again) is ((0, 8) <= release(document) < (0, 10))
 
 
-def test_a_moved_cache_misses_as_doctor_says(
-    doctor: Any, each_jax_python: str, fresh: Path, tmp_path: Path
-) -> None:
-    """The old path is a directory still, no place for a link."""
-    compile_into(fresh, each_jax_python, tmp_path)
-    moved = shutil.copytree(fresh, tmp_path / "moved")
-    finding = traps(doctor(moved, each_jax_python)).get("cache-dir-in-key")
-    if finding:
-        assert "ln -s" not in finding["fix"]
-        assert "JAXCACHE_LIVE_PORTABLE_KEYS=1" in finding["fix"]
-    before = {p.name for p in moved.glob("jit_scale-*")}
-    compile_into(moved, each_jax_python, tmp_path)
-    new = {p.name for p in moved.glob("jit_scale-*")} - before
-    assert bool(new) is (finding is not None)
-
-
 @acts_on("the codec's name is part of the key: one Python never hits the entries of the other")
 def test_a_python_without_zstandard_misses_as_doctor_says(
     doctor: Any, jax_python: str, python_with: Any, corpus: Path, fresh: Path, tmp_path: Path
