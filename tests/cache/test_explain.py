@@ -15,7 +15,7 @@ from conftest import CORPUS, GiveAway
 
 from jaxcache.cache.explain.answer import choose
 from jaxcache.cache.explain.parts import compare
-from jaxcache.cache.explain.past import Past, changed_lines
+from jaxcache.cache.explain.past import Past, changed_lines, find_edits
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
     CachedFacts,
@@ -274,6 +274,36 @@ def test_what_entries_of_plain_jax_show(
     found = compare(left, right)
     assert [str(d.cause) for d in found] == causes
     assert first in (None, (found[0].left, found[0].right))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "edited"),
+    [
+        ({"main.py": "abc"}, {"main.py": "abc"}, None),
+        ({"main.py": "abc"}, {"main.py": "axc"}, {2}),
+        ({"main.py": "abc"}, {"main.py": "abxyc"}, {3, 4}),
+        ({"main.py": "abc"}, {"main.py": "ac"}, {2}),
+        ({"/old/main.py": "abc"}, {"main.py": "xbc"}, {1}),
+        ({"/old/main.py": "abc", "/other/main.py": "abc"}, {"main.py": "xbc"}, None),
+        ({}, {"main.py": "abc"}, None),
+    ],
+)
+def test_the_edited_lines_of_a_file(
+    old: dict[str, str], new: dict[str, str], edited: set[int] | None
+) -> None:
+    """Each letter stands for the digest of a line."""
+    sides = [{f: "".join(c * 8 for c in text) for f, text in side.items()} for side in (old, new)]
+    assert find_edits(*sides).lines == ({} if edited is None else {"main.py": edited})
+
+
+def test_a_literal_is_found_in_the_only_edited_line_that_has_it(tmp_path: Path) -> None:
+    main, other = str(tmp_path / "main.py"), str(tmp_path / "other.py")
+    for file in (main, other):
+        Path(file).write_text("A = 1\nRATE = 0.50\nB = 1\n")
+    edits = find_edits({main: "a" * 24, other: "a" * 24}, {main: "a" * 8 + "b" * 16})
+    assert edits.find_literal("0.5", [main, other]) == (main, 2)
+    assert edits.find_literal("1", [main, other]) == (main, 3)
+    assert edits.find_literal("0.5", [other]) is None
 
 
 TOO_FAST, TOO_SMALL = WriteRule.COMPILE_TIME, WriteRule.SIZE
