@@ -24,6 +24,8 @@ before = seams.current_settings()
 jax.config.update("jax_default_matmul_precision", "highest")
 module = jax.jit(lambda x: x * 2 + 1).lower(1.0).compiler_ir()
 programs = compiling.ZeroPrograms()
+alone = seams.process_index()
+jax._src.distributed.global_state.process_id = 3
 print(json.dumps({
     "versions": seams.describe_versions(),
     "jax": [jax.__version__, jax.lib.__version__],
@@ -33,7 +35,7 @@ print(json.dumps({
     "in_options": [*seams.settings_of_options()],
     "flags": seams.flags(),
     "hashed": [f for _, f in seams.flags() if seams.is_hashed(f)],
-    "process": seams.process_index(),
+    "processes": [alone, seams.process_index()],
     "of_cache": {n: getattr(jax.config, n, d) for n, d in configuration.JAX_DEFAULTS.items()},
     "codecs": cache.codecs(),
     "more_than": [programs.has_more_operations(module, n) for n in (0, 1, 50)],
@@ -68,7 +70,7 @@ def test_facts_are_those_of_jax(jax_python: str, tmp_path: Path) -> None:
     flags = variables["XLA_FLAGS"].split()
     assert facts["flags"] == [*(["XLA_FLAGS", f] for f in flags), ["argv", "--xla_cpu_use_x=1"]]
     assert facts["hashed"] == [flags[0], "--xla_cpu_use_x=1"]
-    assert facts["process"] == 0
+    assert facts["processes"] == [0, 3]
     directory = {"jax_compilation_cache_dir": variables["JAX_COMPILATION_CACHE_DIR"]}
     assert facts["of_cache"] == JAX_DEFAULTS | directory
     assert {*facts["codecs"].values()} <= {"zstandard", "zstd", "zlib"}
