@@ -488,7 +488,7 @@ def _unsigned_digests(
         try:
             with contextlib.closing(source.open(step, source.take(step))) as parcel:
                 return parcel.facts.sha256
-        except (CodecError, UntrustedError, StoreError):
+        except (CodecError, StoreError):
             return None
 
     digests = zip((s.name for s in unsigned), map_ordered(read, unsigned), strict=True)

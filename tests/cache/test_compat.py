@@ -12,7 +12,7 @@ from jaxcache.cache.bundle.compat import (
     Host,
     forecast,
 )
-from jaxcache.cache.bundle.format import BundleItem, Manifest, Origin
+from jaxcache.cache.bundle.format import BundleItem, Manifest, Origin, SideFile
 from jaxcache.cache.ledger.record import Event
 from jaxcache.core.machine import Machine
 
@@ -163,57 +163,56 @@ def test_the_ledger_knows_the_version_where_no_jax_was_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("filled", "here", "reason"),
+    ("filled", "here", "outlook", "reason"),
     [
-        ({"device_count": 2}, {}, "compiled in a process of 2 devices, and this one has 1"),
-        ({}, {"device_count": 2}, "compiled in a process of 1 device, and this one has 2"),
-        ({}, {"process_count": 2}, "compiled by a program of 1 process, and this one has 2"),
         (
-            {"key_settings": {"jax_enable_x64": True}},
-            {},
-            "compiled with JAX_ENABLE_X64=true, and here with JAX_ENABLE_X64=false",
+            *(ALONE | {"device_count": 2}, {}),
+            *(MISS, "compiled in a process of 2 devices, and this one has 1"),
         ),
         (
-            {},
-            {"settings": {"jax_default_matmul_precision": "float32"}},
+            *(ALONE, {"device_count": 2}),
+            *(MISS, "compiled in a process of 1 device, and this one has 2"),
+        ),
+        (
+            *(ALONE, {"process_count": 2}),
+            *(MISS, "compiled by a program of 1 process, and this one has 2"),
+        ),
+        (
+            *(ALONE | {"key_settings": {"jax_enable_x64": True}}, {}),
+            *(MISS, "compiled with JAX_ENABLE_X64=true, and here with JAX_ENABLE_X64=false"),
+        ),
+        (
+            *(ALONE, {"settings": {"jax_default_matmul_precision": "float32"}}, MISS),
             "compiled with JAX_DEFAULT_MATMUL_PRECISION=unset, and here with "
             "JAX_DEFAULT_MATMUL_PRECISION=float32",
         ),
-        ({"key_settings": {"jax_enable_x64": False}}, {}, None),
-        ({"components": {"accelerator_config": "a"}}, {"topology": "a"}, None),
+        (ALONE | {"key_settings": {"jax_enable_x64": False}}, {}, HIT, None),
+        (ALONE | {"components": {"accelerator_config": "a"}}, {"topology": "a"}, HIT, None),
         (
-            {"components": {"accelerator_config": "a"}},
-            {"topology": "b"},
-            "compiled for other devices, or another number of them",
+            *(ALONE | {"components": {"accelerator_config": "a"}}, {"topology": "b"}),
+            *(MISS, "compiled for other devices, or another number of them"),
         ),
-    ],
-)
-def test_devices_processes_and_settings_count_as_they_were_recorded(
-    filled: dict[str, Any], here: dict[str, Any], reason: str | None
-) -> None:
-    found = told(CPU, CPU, filled=ALONE | filled, here=here)
-    assert found.outlook is (MISS if reason else HIT)
-    assert found.reason == reason
-
-
-@pytest.mark.parametrize(
-    ("filled", "words"),
-    [
+        # What nothing recorded prevents nothing.
         (
-            {},
+            *({}, {}, UNKNOWN),
             "who filled it did not record the number of devices and settings of JAX, such as x64",
         ),
-        ({"device_count": 1}, "who filled it did not record settings of JAX, such as x64"),
         (
-            ALONE | {"process_count": 2},
+            *({"device_count": 1}, {}, UNKNOWN),
+            "who filled it did not record settings of JAX, such as x64",
+        ),
+        (
+            *(ALONE | {"process_count": 2}, {}, UNKNOWN),
             "compiled by a program of 2 processes, as which jax was not asked",
         ),
     ],
 )
-def test_what_nothing_recorded_prevents_nothing(filled: dict[str, Any], words: str) -> None:
-    found = told(CPU, CPU, filled=filled)
-    assert (found.outlook, found.reason) == (UNKNOWN, words)
-    assert Compatibility((found,), None).compatible
+def test_devices_processes_and_settings_count_as_they_were_recorded(
+    filled: dict[str, Any], here: dict[str, Any], outlook: ForecastOutcome, reason: str | None
+) -> None:
+    found = told(CPU, CPU, filled=filled, here=here)
+    assert (found.outlook, found.reason) == (outlook, reason)
+    assert Compatibility((found,), None).compatible == (outlook is not MISS)
 
 
 THERE = replace(CPU, written_in_cache_dir="/there")
@@ -276,8 +275,9 @@ def test_a_version_of_thousands_of_digits_is_some_version() -> None:
 
 
 def test_counts_are_by_outlook() -> None:
-    manifest = Manifest((), (), (CPU,), "0" * 64, 0)
-    assert forecast(manifest, None, "/here").compatible
+    side_file = SideFile("xla_gpu_kernel_cache_file", 3, "2" * 64, 9)  # of which nothing is said
+    only = forecast(Manifest((), (side_file,), (CPU,), "0" * 64, 0), None, "/here")
+    assert (only.forecasts, only.compatible) == ((), True)
     found = Compatibility((Forecast("a", HIT), Forecast("b", MISS)), None)
     assert (found.counts[HIT], found.counts[UNKNOWN]) == (1, 0)
     assert not found.compatible

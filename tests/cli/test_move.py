@@ -551,13 +551,6 @@ def test_what_an_interrupted_push_has_brought_is_signed(
 BOUND = CORPUS / "0.10.2-cpu-zstd"
 
 
-def test_the_same_path_is_no_move(run_cli: RunCli) -> None:
-    """Entries that are brought back to where they were written."""
-    there = Path("/tmp/fmt/corpus/0.10.2-cpu-zstd")
-    done = run_cli("copy", BOUND, there, "--dry-run")
-    assert "will" not in done.stderr
-
-
 def test_a_large_cache_is_looked_at_in_part(run_cli: RunCli, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()

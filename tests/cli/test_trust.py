@@ -315,6 +315,9 @@ def test_a_clone_chooses_the_cache_once_its_settings_were_shown_and_trusted(
         assert located(run_cli, directory) == (str(clone / ".c"), "")
     clone.rename(tmp_path / "moved")  # trust is for one place
     assert "not trusted" in located(run_cli, tmp_path / "moved")[1]
+    broken = (tmp_path / "moved").rename(tmp_path / "two\nlines")  # the list has a line for each
+    done = run_cli("trust", "here", "--yes", cwd=broken)
+    assert (done.returncode, "[bad-path]" in done.stderr) == (2, True)
 
 
 @pytest.mark.usefixtures("own_cache")

@@ -19,6 +19,7 @@ from jaxcache.layouts.torch.check import record_new_code
 from jaxcache.layouts.torch.inventory import check_shared_object
 from jaxcache.layouts.torch.names import digest_of, paired_file
 from jaxcache.store import open_store
+from jaxcache.store.base import MissingError, StoreError
 from layouts.torch_files import cut, empty, flip, graphs, invert, two_tier_graph
 
 ARGS = ("--grace", "0s")
@@ -235,6 +236,27 @@ def test_each_fault_is_named_and_taken_away(
     assert list((torch_cache / ".jaxcache" / "quarantine").glob(f"*/{name}"))
 
 
+@pytest.mark.parametrize(
+    ("error", "checked", "kinds"),
+    [
+        (StoreError("x", "input/output error", code="io-error"), 33, {"unreadable"}),
+        (MissingError("x"), 32, set()),  # it went meanwhile
+    ],
+)
+def test_a_kernel_that_cannot_be_read_stops_no_check(
+    run_cli: RunCli,
+    torch_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: StoreError,
+    checked: int,
+    kinds: set[str],
+) -> None:
+    let_fail(monkeypatch, "read", first_file(torch_cache, "*/*.main.so").name, error)
+    found = verify(run_cli, torch_cache)
+    assert {p["kind"] for p in found["problems"]} == kinds
+    assert found["checked"] == checked
+
+
 def test_what_refers_to_nothing_is_named(run_cli: RunCli, torch_cache: Path) -> None:
     shutil.rmtree(torch_cache / "fxgraph")
     (torch_cache / "fxgraph").mkdir()
@@ -335,16 +357,25 @@ def test_a_kernel_stays_for_the_next_run_where_its_source_could_not_go(
     assert not kernel.exists() and not source.exists()
 
 
-def test_a_header_of_any_bytes_is_judged() -> None:
-    good = bytearray(64)
-    good[:6] = b"\x7fELF\x02\x01"
-    good[40:48] = (4096).to_bytes(8, "little")
-    good[58:62] = (64).to_bytes(2, "little") + (10).to_bytes(2, "little")
+@pytest.mark.parametrize(
+    ("bits", "word", "offset_at", "counts_at"), [(1, 4, 32, 46), (2, 8, 40, 58)]
+)
+@pytest.mark.parametrize(("number", "order"), [(1, "little"), (2, "big")])
+def test_a_header_of_any_bytes_is_judged(
+    bits: int, word: int, offset_at: int, counts_at: int, number: int, order: Any
+) -> None:
+    """Of 32 and of 64 bits, in either order of bytes."""
+    good = bytearray(b"\x7fELF" + bytes([bits, number]) + bytes(58))
+    good[offset_at : offset_at + word] = (4096).to_bytes(word, order)
+    good[counts_at : counts_at + 4] = (64).to_bytes(2, order) + (10).to_bytes(2, order)
     assert check_shared_object(bytes(good), 4736) is None
     assert check_shared_object(bytes(good), 4735) == (
         "truncated",
         "4,735 bytes, and its sections end at 4,736",
     )
+    for at in (4, 5):
+        other = bytes(good[:at]) + b"\x03" + bytes(good[at + 1 :])
+        assert check_shared_object(other, 10_000) == ("bad-header", "its header is damaged")
     for bad in (b"", b"\x7fELF", b"MZ" * 32, bytes(good[:6]) + b"\0" * 58):
         found = check_shared_object(bad, 10_000)
         assert found and found[0] in ("empty", "bad-header")

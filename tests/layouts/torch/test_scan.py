@@ -10,12 +10,14 @@ from conftest import RunCli, first_file
 from ways import told
 
 from jaxcache.cache.index import read_checked, write_checked
-from jaxcache.layouts.torch.names import digest_of
+from jaxcache.layouts.torch.names import digest_of, directory_of
 from jaxcache.layouts.torch.scan import GraphIndex
 from layouts.torch_files import Trap, graphs, two_tier_graph
 
 
 def test_graphs_of_a_function(run_cli: RunCli, golden: Path, torch_cache: Path) -> None:
+    for entry in graphs(run_cli, golden):
+        assert directory_of(entry["module"], entry["hash"]) == os.path.dirname(entry["file"])
     keys = {e["key"] for e in graphs(run_cli, golden) if e["function"] == "loss"}
     assert keys
     for args in (("loss",), ("los[s]",), ("--filter", "function=loss")):
