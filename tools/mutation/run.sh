@@ -14,14 +14,16 @@ cd tree-1
 export PYTHONPATH="$PWD"
 if [ ! -f ../coverage/data ]; then
   # A file of the environment starts coverage in each process that a test starts.
-  hook=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/mutation_coverage.pth
-  echo 'import os; os.environ.get("COVERAGE_PROCESS_START") and __import__("coverage").process_startup()' >"$hook"
-  trap 'rm -f "$hook"' EXIT
-  rm -f ../durations ../coverage/*
-  MUTATION_TREE=$PWD MUTATION_DURATIONS=$directory/durations PYTHONPATH=$PWD:$PWD/tools/mutation \
+  hook=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/mutation
+  cp tools/mutation/in_each_process.py "${hook}_process.py"
+  echo 'import mutation_process' >"$hook.pth"
+  trap 'rm -f "$hook.pth" "${hook}_process.py"' EXIT
+  rm -rf ../durations ../coverage/* ../current && mkdir ../current
+  MUTATION_TREE=$PWD MUTATION_CURRENT=$directory/current MUTATION_DURATIONS=$directory/durations \
+    PYTHONPATH=$PWD:$PWD/tools/mutation \
     COVERAGE_PROCESS_START=$PWD/tools/mutation/coverage.ini \
     python -m pytest -q -n 2 --dist worksteal -p no:cacheprovider -p record -m "not slow" || true # what fails is left out
-  rm -f "$hook"
+  rm -f "$hook.pth" "${hook}_process.py"
   MUTATION_TREE=$PWD coverage combine --rcfile tools/mutation/coverage.ini --quiet
 fi
 if [ ! -f "$session" ]; then
