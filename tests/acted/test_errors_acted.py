@@ -320,7 +320,8 @@ def test_a_bundle_of_torch(run_cli: RunCli, torch_cache: Path, tmp_path: Path) -
     assert told.returncode != 0
     place = tmp_path / "place"
     assert act(told.stderr, tmp_path, {"DIR": place}, until=", and look").returncode == 0
-    assert run_cli("ls", "-q", "-C", place).stdout == run_cli("ls", "-q", "-C", torch_cache).stdout
+    # In any order: it is that of their last use, which a copy of a cache that was read keeps.
+    assert {*keys_of(run_cli, place)} == {*keys_of(run_cli, torch_cache)} != set()
 
 
 @acts_on("run it and cache what it compiles: jaxcache warm -C DIR …")
