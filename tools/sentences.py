@@ -73,10 +73,10 @@ def acted(root: Path) -> dict[str, str]:
     return parts
 
 
-def without_a_test(root: Path) -> list[Sentence]:
-    """Return the sentences that no test acts upon."""
+def without_a_test(root: Path, found: list[Sentence]) -> list[Sentence]:
+    """Return those of the sentences found that no test acts upon."""
     parts = acted(root)
-    return [s for s in sentences(root) if not any(_stands_in(part, s.text) for part in parts)]
+    return [s for s in found if not any(_stands_in(part, s.text) for part in parts)]
 
 
 def _stands_in(part: str, text: str) -> bool:
