@@ -67,7 +67,7 @@ def riegeli(
     _write(out, chunk(b"", b"s", 0, 0))
     for i in range(0, len(records), per_chunk):
         some = records[i : i + per_chunk]
-        sizes = b"".join(write_varint(len(r)) for r in some)
+        sizes = b"".join(write_varint(len(r)) for r in some) if any(some) else bytes(len(some))
         values = b"".join(some)
         if snappy:
             sizes, values = _snappy(sizes, None), _snappy(values, lie)
