@@ -7,31 +7,28 @@ from hypothesis import strategies as st
 from jaxcache.core.compile_event import Timeline
 
 
-def divide(*spans: tuple[str, float, float], began_at: float = 0.0) -> dict[str, float]:
-    """Return the seconds of each phase, of spans in the order of their ends."""
+@pytest.mark.parametrize(
+    ("began_at", "spans", "seconds"),
+    [
+        (0.0, [("trace", float(depth), 10.0) for depth in range(5, 0, -1)], {"trace": 9.0}),
+        (
+            0.0,
+            [("key", 2.0, 3.0), ("load", 3.0, 5.0), ("trace", 1.0, 6.0)],
+            {"key": 1.0, "load": 2.0, "trace": 2.0},
+        ),
+        (0.0, [("compile", 0.0, 4.0), ("compile", 1.0, 6.0)], {"compile": 6.0}),
+        (0.0, [("compile", 0.0, 4.0), ("trace", 3.0, 6.0)], {"compile": 4.0, "trace": 2.0}),
+        (2.0, [("compile", 1.0, 4.0), ("load", 0.0, 1.0)], {"compile": 2.0}),
+    ],
+    ids=["nested", "inside another", "two threads", "phases of threads", "before the block"],
+)
+def test_an_instant_belongs_to_one_phase(
+    began_at: float, spans: list[tuple[str, float, float]], seconds: dict[str, float]
+) -> None:
     timeline = Timeline(began_at)
     for span in spans:
         timeline.add(*span)
-    return timeline.seconds()
-
-
-def test_a_nested_trace_counts_once() -> None:
-    nested = [("trace", float(depth), 10.0) for depth in range(5, 0, -1)]
-    assert divide(*nested) == {"trace": 9.0}
-
-
-def test_a_phase_inside_another_is_not_part_of_it() -> None:
-    seconds = divide(("key", 2.0, 3.0), ("load", 3.0, 5.0), ("trace", 1.0, 6.0))
-    assert seconds == {"key": 1.0, "load": 2.0, "trace": 2.0}
-
-
-def test_threads_that_compile_at_the_same_time_count_once() -> None:
-    assert divide(("compile", 0.0, 4.0), ("compile", 1.0, 6.0)) == {"compile": 6.0}
-    assert divide(("compile", 0.0, 4.0), ("trace", 3.0, 6.0)) == {"compile": 4.0, "trace": 2.0}
-
-
-def test_time_before_the_block_belongs_to_no_phase() -> None:
-    assert divide(("compile", 1.0, 4.0), ("load", 0.0, 1.0), began_at=2.0) == {"compile": 2.0}
+    assert timeline.seconds() == seconds
 
 
 def test_spans_that_touch_become_one() -> None:

@@ -5,35 +5,38 @@ import zstandard
 
 from jaxcache.core.names import (
     FRAME_HEADER_MAX_BYTES,
+    ZSTD_MAGIC,
     is_cache_name,
     is_key,
     live_directory,
     quarantine_directory,
     read_frame_header,
+    spool_name,
 )
 
 HASH = "0123456789abcdef" * 4
 
 
-@pytest.mark.parametrize("size", [0, 10, 255, 256, 257, 65_791, 65_792, 1 << 20])
-@pytest.mark.parametrize(("checksum", "announced"), [(True, True), (False, True), (True, False)])
-def test_the_header_of_a_frame_is_read_as_zstd_reads_it(
-    size: int, checksum: bool, announced: bool
-) -> None:
-    compressor = zstandard.ZstdCompressor(write_checksum=checksum, write_content_size=announced)
-    frame = compressor.compress(bytes(size))
-    told = zstandard.get_frame_parameters(frame)
-    header = read_frame_header(frame[:FRAME_HEADER_MAX_BYTES])
-    assert header == (
-        zstandard.frame_header_size(frame),
-        size if announced else None,
-        told.window_size,
-        told.has_checksum,
-    )
-    for length in range(header.size_bytes):
-        assert read_frame_header(frame[:length]) is None
-    assert read_frame_header(frame[:4] + bytes([frame[4] | 8]) + frame[5:]) is None
-    assert read_frame_header(b"x" + frame[1:]) is None
+@pytest.mark.parametrize("window", [0, 7, 0x5B, 0x97])
+def test_the_header_of_a_frame_is_read_as_zstd_reads_it(window: int) -> None:
+    """Of every descriptor: sizes, windows, dictionaries and checksums."""
+    for descriptor in range(256):
+        frame = ZSTD_MAGIC + bytes([descriptor, window, *range(1, 13)])
+        if descriptor & 8:  # reserved
+            assert read_frame_header(frame) is None
+            continue
+        told = zstandard.get_frame_parameters(frame)
+        is_announced = told.content_size != zstandard.CONTENTSIZE_UNKNOWN
+        header = read_frame_header(frame)
+        assert header == (
+            zstandard.frame_header_size(frame),
+            told.content_size if is_announced else None,
+            told.window_size,
+            told.has_checksum,
+        )
+        assert header.size_bytes <= FRAME_HEADER_MAX_BYTES
+        assert all(read_frame_header(frame[:n]) is None for n in range(header.size_bytes))
+        assert read_frame_header(b"x" + frame[1:]) is None
 
 
 @pytest.mark.parametrize(
@@ -42,6 +45,7 @@ def test_the_header_of_a_frame_is_read_as_zstd_reads_it(
         (HASH, True),
         (f"jit_f-{HASH}", True),
         (f"jit_a-b (c)-{HASH}", True),
+        (f"a-{HASH}", True),
         (f"{'x' * 184}-{HASH}", True),
         (f"{'x' * 185}-{HASH}", False),
         (f"{'é' * 93}-{HASH}", False),
@@ -76,8 +80,9 @@ def test_each_move_to_quarantine_has_a_directory_of_its_own() -> None:
     assert quarantine_directory(10**18 + 1) == ".jaxcache/quarantine/20010909T014640Z-000000001"
 
 
-def test_a_bucket_has_one_local_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_has_one_directory_in_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/home/me/.cache")
     directory = live_directory("s3://team/jax")
-    assert directory.startswith("/home/me/.cache/jaxcache/live/")
+    assert directory == "/home/me/.cache/jaxcache/live/8ad62228076e2ec4"
     assert live_directory("s3://team/jax/") == directory != live_directory("s3://team/jaz")
+    assert spool_name("s3://team/jax") == "8ad62228076e"

@@ -1,9 +1,11 @@
 """What is shown of URLs and command lines has no secret; what names credentials, and a server."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from jaxcache.core import remote
 from jaxcache.core.remote import (
     RemoteError,
     check_endpoints,
@@ -39,6 +41,17 @@ def test_words_that_look_secret_are_hidden(words: str, shown: str) -> None:
 )
 def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
     assert redact(url) == shown
+
+
+def test_a_process_that_was_forked_from_one_with_a_bucket_opens_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote, "_opener", 0)
+    remote.connection("memory", {})
+    remote.connection("memory", {})
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with pytest.raises(RemoteError, match="this one was forked from has opened a bucket"):
+        remote.connection("memory", {})
 
 
 @pytest.mark.parametrize(

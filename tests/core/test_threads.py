@@ -3,7 +3,11 @@
 import functools
 import threading
 import weakref
+from types import SimpleNamespace
 
+import pytest
+
+from jaxcache.core import sketch, sketching
 from jaxcache.core.threads import Background
 
 
@@ -51,3 +55,23 @@ def test_calls_run_in_turn_those_that_wait_once_and_failures_are_reported() -> N
     background.submit(fail)
     background.finish(60)
     assert done == ["jaxcache-test", "fail", "fail"]
+
+
+def test_modules_that_wait_for_their_sketch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    monkeypatch.setattr(sketching, "_MAX_WAITING_CHARACTERS", 8)
+    monkeypatch.setattr(sketch, "make_sketch", lambda text, _: go.wait(60) and text)
+    sketcher = sketching.Sketcher()
+    taken: list[str] = []
+
+    def submit(text: str) -> None:
+        module = SimpleNamespace(operation=SimpleNamespace(get_asm=lambda **_: text))
+        sketcher.sketch(module, {}, taken.append)
+
+    for text in ("first", "dropped", "two"):
+        submit(text)
+    go.set()
+    sketcher.finish(60)
+    submit("as long.")
+    sketcher.finish(60)
+    assert taken == ["first", "two", "as long."]
