@@ -178,15 +178,26 @@ def run_live(jax_python: str, tmp_path: Path) -> RunLive:
     return run
 
 
-_right: dict[str, Any] = {}
+_plain: dict[str, tuple[Path, Any]] = {}
 
 
 @pytest.fixture
-def right(run_live: RunLive, jax_python: str, tmp_path: Path) -> Any:
-    """What ``PROGRAM`` computes by plain JAX, run once."""
-    if jax_python not in _right:
-        _right[jax_python] = run_live(cache_dir=tmp_path / "plain", **PLAIN).result
-    return _right[jax_python]
+def plain(
+    run_live: RunLive, jax_python: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Any]:
+    """A directory that plain JAX has filled with ``PROGRAM``, once, and what that computes."""
+    if jax_python not in _plain:
+        directory = tmp_path_factory.mktemp("plain")
+        ran = run_live(cache_dir=directory, **PLAIN, **PORTABLE)
+        assert ran.document["counts"] is None
+        _plain[jax_python] = directory, ran.result
+    return _plain[jax_python]
+
+
+@pytest.fixture
+def right(plain: tuple[Path, Any]) -> Any:
+    """What ``PROGRAM`` computes by plain JAX."""
+    return plain[1]
 
 
 def entries(cache_dir: Path, module: str = "") -> list[Path]:

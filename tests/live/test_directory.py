@@ -1,15 +1,13 @@
 """A cache directory in a real JAX: checked reads, whole writes, its bounds and its locks."""
 
-import fcntl
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import refuse_calls
-from acting import act, acts_on
 from conftest import RunCli
 
 from jaxcache.cache.ledger.record import Event
@@ -20,21 +18,27 @@ from live.conftest import DEFINITIONS, PLAIN, PORTABLE, PROGRAM, RunLive, entrie
 pytestmark = pytest.mark.jax
 
 
+@pytest.fixture
+def plain_cache(plain: tuple[Path, Any], tmp_path: Path) -> tuple[Path, Path]:
+    """Entries of plain JAX, without a checksum; the files of ``first`` and ``second``."""
+    shutil.copytree(plain[0], tmp_path / "cache")
+    (first,) = entries(tmp_path / "cache", "first")
+    (second,) = entries(tmp_path / "cache", "second")
+    return first, second
+
+
+@pytest.mark.usefixtures("plain_cache")
 def test_the_layer_and_plain_jax_hit_the_same_entries(
-    run_live: RunLive, run_cli: RunCli, tmp_path: Path
+    run_live: RunLive, run_cli: RunCli, right: object, tmp_path: Path
 ) -> None:
     live = run_live(cache_dir=tmp_path / "live", **PORTABLE)
-    plain = run_live(cache_dir=tmp_path / "plain", **PLAIN, **PORTABLE)
-    assert live.result == plain.result
-    assert plain.document["counts"] is None
     names = [p.name for p in entries(tmp_path / "live")]
-    assert names == [p.name for p in entries(tmp_path / "plain")]
-    again = run_live(cache_dir=tmp_path / "plain", **PORTABLE)
+    assert names == [p.name for p in entries(tmp_path / "cache")]
+    again = run_live(**PORTABLE)
     assert (again["hits_local"], again["misses"], again["written"]) == (len(names), 0, 0)
-    assert again.result == plain.result
     before = {p.name: p.stat().st_mtime_ns for p in entries(tmp_path / "live")}
     hit = run_live(cache_dir=tmp_path / "live", **PLAIN, **PORTABLE)
-    assert hit.result == plain.result
+    assert live.result == again.result == hit.result == right
     assert {p.name: p.stat().st_mtime_ns for p in entries(tmp_path / "live")} == before
     verified = run_cli("verify", "-C", tmp_path / "live")
     assert f"{len(names)} match their checksum" in verified.stderr
@@ -43,28 +47,21 @@ def test_the_layer_and_plain_jax_hit_the_same_entries(
 # Damage, and entries that nothing proves.
 
 
-def test_a_seal_can_be_required(run_live: RunLive, tmp_path: Path) -> None:
-    plain = run_live(**PLAIN)
-    strict = run_live(JAXCACHE_LIVE_REQUIRE_SEAL="always")
+@pytest.mark.usefixtures("plain_cache")
+def test_a_seal_can_be_required(run_live: RunLive, right: object, tmp_path: Path) -> None:
+    settings = {"JAXCACHE_LIVE_REQUIRE_SEAL": "always", **PORTABLE}
+    strict = run_live(**settings)
     assert strict["unsealed"] == strict["replaced"] == len(entries(tmp_path / "cache"))
-    assert strict.result == plain.result
-    assert run_live(JAXCACHE_LIVE_REQUIRE_SEAL="always")["misses"] == 0
-
-
-def plain_cache(run_live: RunLive, tmp_path: Path) -> tuple[Path, Path]:
-    """Let plain JAX write entries, without a checksum; the files of ``first`` and ``second``."""
-    run_live(**PLAIN)
-    (first,) = entries(tmp_path / "cache", "first")
-    (second,) = entries(tmp_path / "cache", "second")
-    return first, second
+    assert strict.result == right
+    assert run_live(**settings)["misses"] == 0
 
 
 def test_an_entry_of_another_key_never_reaches_xla(
-    run_live: RunLive, right: object, tmp_path: Path
+    run_live: RunLive, right: object, plain_cache: tuple[Path, Path]
 ) -> None:
-    first, second = plain_cache(run_live, tmp_path)
+    first, second = plain_cache
     shutil.copy(second, first)
-    ran = run_live()
+    ran = run_live(**PORTABLE)
     assert ran.result == right
     assert (ran["rotten"], ran["replaced"]) == (1, 1)
 
@@ -81,12 +78,14 @@ def recorded(entry: Path, inode: int) -> Event:
     return Event(entry.name.removesuffix("-cache"), "payload", time.time_ns(), facts)
 
 
-def test_an_entry_is_as_recorded_or_replaced(run_live: RunLive, tmp_path: Path) -> None:
+def test_an_entry_is_as_recorded_or_replaced(
+    run_live: RunLive, plain_cache: tuple[Path, Path], tmp_path: Path
+) -> None:
     """What was recorded of another file of the name says nothing."""
-    first, second = plain_cache(run_live, tmp_path)
+    first, second = plain_cache
     events = [recorded(first, first.stat().st_ino), recorded(second, second.stat().st_ino + 1)]
     append(open_store(str(tmp_path / "cache")), events)
-    ran = run_live()
+    ran = run_live(**PORTABLE)
     assert (ran["rotten"], ran["replaced"]) == (1, 1)
     assert ran["hits_local"] == len(entries(tmp_path / "cache")) - 1
 
@@ -108,18 +107,18 @@ compilation_cache.decompress_executable = deadly
 """
 
 
+@pytest.mark.usefixtures("plain_cache")
 def test_an_entry_kills_one_process(
     run_live: RunLive, right: object, run_cli: RunCli, tmp_path: Path
 ) -> None:
-    run_live(JAXCACHE_LIVE_PRELOAD="0")  # without a record nothing is loaded ahead
-    died = run_live(DEADLY + PROGRAM, check=False, JAXCACHE_LIVE_PRELOAD="0")
+    died = run_live(DEADLY + PROGRAM, check=False, **PORTABLE)
     assert died.code == -signal.SIGKILL
-    ran = run_live()
+    ran = run_live(**PORTABLE)
     assert (ran["died_loading"], ran.result) == (1, right)
     assert "in quarantine" in ran.err
     (moved,) = (tmp_path / "cache" / ".jaxcache" / "quarantine").rglob("*-cache")
     assert moved.name.startswith("jit_first")
-    after = run_live()
+    after = run_live(**PORTABLE)
     assert (after["died_loading"], after["misses"]) == (0, 0)
     assert "jit_first" in run_cli("verify", "--restore", "-n", "-C", tmp_path / "cache").stdout
     assert list((tmp_path / "cache" / ".jaxcache" / "live" / "loading").iterdir()) == []
@@ -137,15 +136,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_crash_before_the_first_execution_counts(run_live: RunLive, tmp_path: Path) -> None:
-    first, _ = plain_cache(run_live, tmp_path)
-    run_live(DEFINITIONS + DIES, check=False)
-    ran = run_live()
+def test_a_crash_before_the_first_execution_counts(
+    run_live: RunLive, plain_cache: tuple[Path, Path]
+) -> None:
+    first, _ = plain_cache
+    run_live(DEFINITIONS + DIES, check=False, **PORTABLE)
+    ran = run_live(**PORTABLE)
     assert ran["died_loading"] == 1
     assert f"{first.name.removesuffix('-cache')} is in quarantine" in ran.err
     assert first.exists()
-    run_live(DEFINITIONS + DIES, check=False)  # now it has one
-    assert run_live()["died_loading"] == 0
+    run_live(DEFINITIONS + DIES, check=False, **PORTABLE)  # now it has one
+    assert run_live(**PORTABLE)["died_loading"] == 0
 
 
 @pytest.mark.parametrize(
@@ -203,41 +204,3 @@ def test_no_locks_are_needed(run_live: RunLive, jax_python: str, tmp_path: Path)
     live = tmp_path / "cache" / ".jaxcache" / "live"
     assert list((live / "loading").iterdir()) == []
     assert (live / "totals").exists()
-
-
-#: Notes each request for a lock, with the entries that are there by then.
-COUNTED = """
-import os, pathlib, sys
-cache = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
-requests = []
-def note(event, args):
-    if event == "fcntl.flock" and os.readlink(f"/proc/self/fd/{args[0]}").endswith("/.lockfile"):
-        requests.append(len(list(cache.glob("jit_*-cache"))))
-sys.addaudithook(note)
-"""
-
-
-@pytest.fixture
-def held_lockfile(tmp_path: Path) -> Iterator[Path]:
-    """JAX's lock of the cache, which this process holds."""
-    (tmp_path / "cache").mkdir()
-    path = tmp_path / "cache" / ".lockfile"
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield path
-
-
-@acts_on("nothing while it is held; jaxcache doctor -C … names its holder")
-def test_jaxs_lock_is_waited_for_once(
-    run_live: RunLive, held_lockfile: Path, tmp_path: Path
-) -> None:
-    """What is written later asks for the lock without waiting; the bound waits, too."""
-    ran = run_live(COUNTED + PROGRAM + "\nresult = requests", JAXCACHE_LIVE_MAX_ENTRIES="1")
-    assert len(entries(tmp_path / "cache")) == ran["written"] > 1
-    asked = [ran.result.count(number) for number in range(ran["written"])]
-    assert asked[0] > 2
-    assert all(number <= 4 for number in asked[1:])  # one of the write, and those of sweeps
-    (line,) = ran.err.splitlines()
-    assert f"another process held {held_lockfile} for 10 s" in line
-    told = act(line, tmp_path, until=" names")
-    assert "lock-held" in told.stdout, told

@@ -1,5 +1,6 @@
 """The bound of a directory: what goes, what stays, and plain JAX beside it."""
 
+import fcntl
 import json
 import os
 import random
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acting import act, acts_on
 from conftest import RunCli
 
+from jaxcache.core.atomic import open_directory
 from jaxcache.live.evictor import Evictor
 from jaxcache.live.process import Counters
 from jaxcache.live.settings import resolve
@@ -55,6 +58,63 @@ def sweep(root: Path, **given: Any) -> Counters:
     evictor.stamped = (root / ".lockfile").exists()
     evictor.evict()
     return counters
+
+
+def test_a_sweep_is_due_over_a_bound_after_many_writes_and_after_a_minute(
+    root: Path, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evictor = Evictor(str(root), resolve({"max_size": 10_000}), Counters(), print)
+    assert evictor.active
+    assert evictor.wrote(0)  # the first: nobody has counted what is here
+    evictor.evict()
+    size_bytes = 100 * len(keys)
+    assert [evictor.wrote(10_000 - size_bytes), evictor.wrote(1)] == [False, True]
+    evictor.evict()
+    assert [evictor.wrote(0) for _ in range(1000)] == [*[False] * 999, True]
+    evictor.evict()
+    now = time.monotonic()
+    for seconds, is_due in ((59, False), (61, True)):
+        monkeypatch.setattr(time, "monotonic", lambda at=now + seconds: at)
+        assert evictor.wrote(0) is is_due
+
+
+@pytest.mark.parametrize(
+    ("given", "after_a_death", "otherwise"),
+    [
+        ({}, False, False),
+        ({"max_entries": 9}, True, False),
+        ({"max_size": 9}, True, False),
+        ({"unused_for": 9.0}, True, True),
+    ],
+)
+def test_a_sweep_is_due_at_the_opening_after_a_death_and_for_disuse(
+    root: Path, given: dict[str, Any], after_a_death: bool, otherwise: bool
+) -> None:
+    evictor = Evictor(str(root), resolve(given), Counters(), print)
+    assert evictor.is_due_at_opening(died=True) is after_a_death
+    assert evictor.is_due_at_opening(died=False) is otherwise
+
+
+@acts_on("nothing while it is held; jaxcache doctor -C … names its holder")
+def test_the_lock_of_a_capped_jax_is_waited_for_once(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    keys = fill(cache, 2, stamped=True)
+    said: list[str] = []
+    evictor = Evictor(str(cache), resolve({"max_entries": 1}), Counters(), said.append)
+    evictor._wait_seconds = 0.01
+    with open_directory(str(cache)) as directory, (cache / ".lockfile").open("w") as file:
+        with evictor.lock(directory) as is_held, evictor.lock(directory) as again:
+            assert is_held and again  # a signal handler of this thread
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for _ in range(2):
+            evictor.evict()
+        assert left(cache, keys) == [0, 1]
+        assert evictor._wait_seconds == 0
+        (line,) = said
+        told = act(line, tmp_path, until=" names")
+        assert "lock-held" in told.stdout, told
+    evictor.evict()
+    assert left(cache, keys) == []
 
 
 def record_hits(root: Path, keys: list[str]) -> None:
@@ -140,15 +200,6 @@ def test_a_backup_does_not_look_like_use(root: Path, keys: list[str], policy: st
     assert set(range(5)) <= set(left(root, keys))
     sweep(root, unused_for=86_400.0, policy=policy)
     assert left(root, keys) == list(range(5))
-
-
-def test_dates_of_the_future_are_no_uses(root: Path) -> None:
-    keys = fill(root, 20, stamped=True)
-    path = root / f"{keys[0]}-atime"
-    os.utime(path, (time.time() + 10**8, time.time() + 10**8))
-    os.utime(root / f"{keys[1]}-cache", (time.time() + 10**8, 1e9))
-    sweep(root, max_entries=19, policy="lru")
-    assert left(root, keys) == list(range(3, 20))
 
 
 def test_cost_evicts_what_the_ledger_does_not_know(root: Path, keys: list[str]) -> None:

@@ -1,15 +1,26 @@
 """The layer follows no link below a cache's ``.jaxcache``: nothing is changed behind one."""
 
 import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
 from conftest import GiveAway
 from own_files import is_in_table, state
 
+from jaxcache.core.atomic import open_directory
 from jaxcache.core.seams.cache import Load
 from jaxcache.live.evictor import Evictor
-from jaxcache.live.files import quarantine_entry, touch
+from jaxcache.live.files import (
+    quarantine_entry,
+    read_file,
+    read_start,
+    remove_entry,
+    touch,
+    write_stamp,
+    write_whole,
+)
 from jaxcache.live.helper import DirectoryStore
 from jaxcache.live.loading import (
     LastRun,
@@ -128,6 +139,41 @@ def test_a_tier_directory_is_not_left_through_a_link(tmp_path: Path) -> None:
         with pytest.raises(OSError):
             call()
     assert state(victim) == before
+
+
+def test_a_file_is_read_up_to_a_limit_and_no_other_thing_is(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"bytes")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(path)
+    assert read_file(str(path), 5) == read_file(str(tmp_path / "link"), 5) == b"bytes"
+    assert read_file(str(tmp_path / "none"), 5) is None
+    assert read_start(str(path), 2) == b"by"
+    for name in ("file", "fifo"):
+        with pytest.raises(OSError, match="not a regular file, or too large"):
+            read_file(str(tmp_path / name), 4)
+    with open_directory(str(tmp_path)) as directory:
+        assert read_file("file", 5, directory=directory) == b"bytes"
+        with pytest.raises(OSError, match="symbolic links"):
+            read_file("link", 5, directory=directory)
+
+
+def test_an_entry_is_removed_and_moved_with_its_stamp(tmp_path: Path) -> None:
+    with open_directory(str(tmp_path)) as directory:
+        write_whole(directory, f"{KEY}-cache", b"entry")
+        before_ns = time.time_ns()
+        write_stamp(directory, KEY)
+    stamp = (tmp_path / f"{KEY}-atime").read_bytes()
+    assert (len(stamp), before_ns <= int.from_bytes(stamp, "little")) == (8, True)
+    assert quarantine_entry(str(tmp_path), KEY)
+    (moved,) = (tmp_path / ".jaxcache" / "quarantine").iterdir()
+    assert {path.name for path in moved.iterdir()} == {f"{KEY}-cache", f"{KEY}-atime"}
+    shutil.copytree(moved, tmp_path, dirs_exist_ok=True)
+    for _ in range(2):
+        remove_entry(str(tmp_path), KEY)
+    assert sorted(os.listdir(tmp_path)) == [".jaxcache", "CACHEDIR.TAG"]
+    (tmp_path / f"{KEY}-atime").touch()
+    assert not quarantine_entry(str(tmp_path), KEY)
 
 
 def test_a_use_is_noted_of_no_other_file(tmp_path: Path) -> None:

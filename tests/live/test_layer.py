@@ -262,27 +262,6 @@ def test_a_forked_child_leaves_the_bucket_to_its_parent(
     assert all(child["written"] for child in counts["children"])
 
 
-#: Opens a bucket, and once more in a child.
-OPEN = """
-import os, sys, jaxcache
-jaxcache.open(sys.argv[1])
-if os.fork() == 0:
-    try:
-        jaxcache.open(sys.argv[1])
-    except jaxcache.JaxcacheError as error:
-        print(error, "|", error.hint)
-    os._exit(0)
-os.wait()
-"""
-
-
-def test_a_forked_child_opens_no_bucket(newer_python: str, bucket: str, tmp_path: Path) -> None:
-    env = live_environment(newer_python, tmp_path, None)
-    done = sh([newer_python, "-c", OPEN, bucket], env=env)
-    assert done.returncode == 0, done.stderr
-    assert "the process that this one was forked from has opened a bucket" in done.stdout
-
-
 #: One of two processes.
 DISTRIBUTED = f"""
 import os

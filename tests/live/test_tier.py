@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,10 +19,18 @@ from mount_without_links import can_mount, mounted_without_links
 from object_server import Proxy
 from ways import old_copy, told
 
+from jaxcache.cache.trust import (
+    add_trusted,
+    generate_key,
+    public_key_text,
+    read_private_key,
+    write_signatures,
+)
 from jaxcache.core import signing
 from jaxcache.live.helper import BucketStore, TierClient
 from jaxcache.live.process import Counters
-from jaxcache.live.tier import CircuitBreaker, Refusals, Tier
+from jaxcache.live.tier import CircuitBreaker, Refusals, Signatures, Tier
+from jaxcache.store import open_store
 from live.conftest import RunLive, entries, live_environment
 
 KEY = "jit_f-" + "a" * 64
@@ -163,6 +172,56 @@ def test_a_request_needs_no_thread(bucket: str, monkeypatch: pytest.MonkeyPatch)
     assert tier.read("entry") == b"entry"
 
 
+# Signatures.
+
+DIGEST = "d" * 64
+
+
+def test_only_signatures_of_trusted_keys_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    tier = Tier(str(tmp_path / "tier"), layer_with(timeout=30.0))
+    keys = {name: generate_key(tmp_path / name) for name in ("own", "stranger")}
+    for name in keys:
+        signer = Signatures({"require-signed": False, "signing-key": str(tmp_path / name)})
+        assert signer.sign(tier, f"{name}-cache", DIGEST)
+    pushing = [read_private_key(tmp_path / "own")]
+    write_signatures(
+        open_store(str(tmp_path / "tier")), {"pushed-cache": DIGEST}, pushing, now_ns=1
+    )
+    assert not Signatures({"require-signed": False, "signing-key": None}).trust()
+    add_trusted(tmp_path / "jaxcache", "ci", public_key_text(keys["own"]))
+    for required in (True, False):
+        signatures = Signatures({"require-signed": required, "signing-key": None})
+        assert signatures.sign(tier, "unsigned-cache", DIGEST)
+        assert required or signatures.digests(tier, "own-cache") == set()
+        signatures = Signatures({"require-signed": required, "signing-key": None})
+        assert signatures.trust()
+        names = ("own", "pushed", "stranger", "unsigned")
+        digests = [signatures.digests(tier, f"{name}-cache") for name in names]
+        assert digests == [{DIGEST}, {DIGEST}, set(), set()]
+
+
+def test_a_key_that_others_may_read_or_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    key = generate_key(tmp_path / "key")
+    settings = {"require-signed": False, "signing-key": str(tmp_path / "key")}
+    (tmp_path / "key").chmod(0o640)
+    with pytest.raises(PermissionError, match="others may read the private key"):
+        Signatures(settings)
+    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "key").write_text("no key")
+    with pytest.raises(ValueError, match="holds no private key"):
+        Signatures(settings)
+    add_trusted(tmp_path / "jaxcache", "ci", public_key_text(key))
+    (tmp_path / "jaxcache" / "trusted-keys").chmod(0o666)
+    with pytest.raises(PermissionError, match="others may write"):
+        Signatures({"require-signed": True, "signing-key": None})
+
+
 # The process that serves a tier.
 
 
@@ -175,9 +234,15 @@ def servers_of(mountpoint: Path) -> list[int]:
     return found
 
 
-def test_a_directory_tier_does_what_a_directory_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["directory", "bucket"])
+def test_a_tier_keeps_objects_by_name(
+    request: pytest.FixtureRequest, tmp_path: Path, place: str
+) -> None:
     layer = layer_with(timeout=30.0)
-    tier = Tier(str(tmp_path / "tier"), layer)
+    is_bucket = place == "bucket"
+    address = request.getfixturevalue("bucket") if is_bucket else str(tmp_path / "tier")
+    tier = Tier(address, layer)
+    assert tier.attempt("names", "") == []
     data = os.urandom(3 << 20)
     assert tier.read("entry") is None
     assert layer.counters["tier_misses"] == 1
@@ -188,11 +253,35 @@ def test_a_directory_tier_does_what_a_directory_does(tmp_path: Path) -> None:
     assert tier.read("entry") == b"another"
     assert tier.attempt("create", "a/b", b"1") is True
     assert tier.attempt("create", "a/b", b"2") is False
-    assert tier.attempt("names", "a") == ["b"]
-    tier.attempt("delete", "a/b")
+    assert (tier.attempt("names", "a"), tier.attempt("names", "b")) == (["b"], [])
+    assert "entry" in tier.attempt("names", "")
+    for _ in range(2):
+        tier.attempt("delete", "a/b")
     assert tier.read("a/b") is None
-    assert tier.read("entry", limit=3) is None
+    assert tier.read("entry", limit=len(b"another")) == b"another"
+    assert tier.read("entry", limit=len(b"another") - 1) is None
     assert (layer.counters["tier_errors"], layer.said) == (1, [])
+
+
+def test_a_tier_whose_process_was_ended_is_served_by_another(tmp_path: Path) -> None:
+    client = TierClient(str(tmp_path), 30.0)
+    assert client.ask("create", "entry", b"1", seconds=30.0) is True
+    for process in servers_of(tmp_path):
+        os.kill(process, signal.SIGKILL)
+    with pytest.raises(OSError, match=r"has ended|reset|pipe"):
+        client.ask("names", "", seconds=30.0)
+    assert client.ask("read", "entry", seconds=30.0) == b"1"
+
+
+@pytest.mark.parametrize(("name", "value"), [("executable", "/usr/bin/app"), ("frozen", True)])
+def test_a_tier_needs_a_python_that_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    monkeypatch.setattr(sys, name, value, raising=False)
+    layer = layer_with()
+    assert Tier(str(tmp_path), layer).read("entry") is None
+    expected = f"live: cannot read {tmp_path} (a tier needs a Python that can be started)"
+    assert layer.said == [f"{expected}; going on without it"]
 
 
 def test_the_process_of_a_directory_tier_ends_with_the_last_connection(tmp_path: Path) -> None:
