@@ -12,8 +12,7 @@ from ways import told
 from jaxcache.cache.recipe import Environment, Recipe, Request, encode_recipe
 from jaxcache.core.wire import write_varint
 from jaxcache.entry.options import flag_names
-from jaxcache.render.recipe import compile_view
-from jaxcache.warm.compiling.worker import CompileReport, CompileResult, parse_shard
+from jaxcache.warm.compiling.worker import parse_shard
 
 #: Three modules, one of which calls the host, and one of which has no key.
 SOME = CORPUS.parent / "golden" / "inputs" / "some.recipe"
@@ -141,9 +140,3 @@ def test_a_recipe_starts_no_more_than_is_sane(
     error = json.loads(done.stderr)["error"]
     assert (done.returncode, error["code"]) == (2, code)
     assert allow in error["hint"]
-
-
-def test_the_sums_of_one_module() -> None:
-    made = CompileResult(module="jit_f", key="jit_f-0", outcome="written", recorded_key="jit_f-0")
-    *_, line = compile_view(CompileReport("cache", "f.recipe", (made,), 1.0)).notes
-    assert str(line).startswith("1 module: 1 written, 0 already cached; ")

@@ -29,10 +29,7 @@ def test_arrays_are_read_as_they_are_written(dtype: str, shape: list[int]) -> No
 @given(st.text(max_size=20))
 def test_any_text_is_an_argument_or_refused(text: str) -> None:
     try:
-        (node,) = (
-            *(c := read_call("m:f", CallOptions(words=(text,)))).args,
-            *c.kwargs.values(),
-        )
+        (node,) = (*(c := read_call("m:f", CallOptions(words=(text,)))).args, *c.kwargs.values())
     except UsageError as error:
         assert error.code == "bad-argument"
     else:
@@ -154,10 +151,7 @@ SECONDS = "jax_persistent_cache_min_compile_time_secs"
     ],
 )
 def test_warm_lifts_the_threshold_and_run_leaves_it(
-    options: RunOptions,
-    environment: str | None,
-    seconds: float,
-    monkeypatch: pytest.MonkeyPatch,
+    options: RunOptions, environment: str | None, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(SECONDS.upper(), raising=False)
     if environment is not None:
