@@ -1,14 +1,10 @@
 """Which Python runs JAX, by what each answers."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import RunCli
-from processes import sh
 
 from jaxcache.errors import NoJaxError
 from jaxcache.units import format_install
@@ -112,24 +108,6 @@ def test_a_configured_python_that_does_not_exist(tmp_path: Path) -> None:
         choose_python()
 
 
-@pytest.mark.jax
-def test_the_active_environment_runs_the_program(
-    spawn_cli: RunCli, tmp_path: Path, jax_python: str
-) -> None:
-    prefix = tmp_path / "active"
-    subprocess.run([jax_python, "-m", "venv", "--without-pip", prefix], check=True)
-    find = "import importlib.util as u; print(u.find_spec('jax').origin)"  # imports nothing
-    ask = [jax_python, "-c", find]
-    told = sh(ask, check=True).stdout
-    (site,) = prefix.glob("lib/python3*/site-packages")
-    (site / "jax.pth").write_text(f"{Path(told.strip()).parents[1]}\n")
-    script = tmp_path / "x.py"
-    script.write_text("import sys; print(sys.prefix)")
-    done = spawn_cli("warm", script, env={"VIRTUAL_ENV": str(prefix), "PATH": os.defpath})
-    assert done.stdout == f"{prefix}\n"
-    assert f"jaxcache: using {prefix}/bin/python (VIRTUAL_ENV)" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("mark", "command", "extras"),
     [
@@ -145,21 +123,15 @@ def test_a_hint_to_install_reaches_the_environment_of_a_tool(
     own = SimpleNamespace(read_text=lambda name: (tmp_path / name).read_text())
     monkeypatch.setattr("importlib.metadata.distribution", lambda _: own)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    remote = extras.replace("EXTRA", "remote")
+    repository = '{"url": "https://host/jaxcache", "vcs_info": {"vcs": "git"}}'
+    wheel = '{"url": "file:///jaxcache.whl", "archive_info": {}}'
     for receipt, record, package in (
         ("", "", "jaxcache[remote]"),
         (extras.replace("EXTRA", "gpu"), "", "jaxcache[gpu,remote]"),
-        (extras.replace("EXTRA", "remote"), "", "jaxcache[remote]"),
         # What was installed from a repository or a file comes from there again.
-        (
-            extras.replace("EXTRA", "remote"),
-            '{"url": "https://host/jaxcache", "vcs_info": {"vcs": "git"}}',
-            "jaxcache[remote] @ git+https://host/jaxcache",
-        ),
-        (
-            "",
-            '{"url": "file:///jaxcache.whl", "archive_info": {}}',
-            "jaxcache[remote] @ file:///jaxcache.whl",
-        ),
+        (remote, repository, "jaxcache[remote] @ git+https://host/jaxcache"),
+        ("", wheel, "jaxcache[remote] @ file:///jaxcache.whl"),
     ):
         (tmp_path / mark).write_text(receipt)
         (tmp_path / "direct_url.json").write_text(record)
