@@ -64,16 +64,6 @@ def pair(cache, port, number):
 # Programs whose recipes are compiled.
 
 
-def step():
-    """One function, and what makes its argument."""
-
-    @jax.jit
-    def step(x):
-        return jnp.sin(x) @ x
-
-    step(jnp.ones((8, 8)))
-
-
 def single():
     """Matrix products, a gradient, a scan, randomness, the same function from two lines."""
 
@@ -119,19 +109,6 @@ def devices():
     single()
     sharded()
     pmapped()
-
-
-def together():
-    """Two processes: a program over all devices, and one of each process alone."""
-    jax.distributed.initialize()
-    assert jax.process_count() == 2
-    mesh = Mesh(np.array(jax.devices()), ("a",))
-    local = np.ones((len(jax.local_devices()), 4), np.float32)
-    sharding = NamedSharding(mesh, PartitionSpec("a"))
-    x = jax.make_array_from_process_local_data(sharding, local)
-    whole = NamedSharding(mesh, PartitionSpec())
-    assert jax.jit(lambda x: (x * 2).sum(), out_shardings=whole)(x) == 8 * len(jax.devices())
-    print(jax.jit(lambda y: jnp.exp(y) + 1)(np.float32(2)))
 
 
 #: Names of functions; the last two are too long for the name of a file: JAX warns, and compiles.
@@ -252,10 +229,6 @@ def truth_svd(x):
     return jnp.linalg.svd(x)
 
 
-def truth_grad(w, x):
-    return jax.grad(lambda w: jnp.sum(jax.nn.softmax(x @ w) ** 2))(w)
-
-
 def truth_nothing():
     return jnp.arange(5)
 
@@ -301,7 +274,6 @@ def truth(cache):
         (jax.jit(truth_constant), (spec((4, 128)),)),
         (jax.jit(truth_control), (spec((7,)),)),
         (jax.jit(truth_svd), (spec((8, 8)),)),
-        (jax.jit(truth_grad), (spec((16, 4)), spec((8, 16)))),
         (jax.jit(truth_nothing), ()),
     ]
     print(json.dumps([describe(f.lower(*args).compile()) for f, args in jobs]))

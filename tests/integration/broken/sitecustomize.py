@@ -1,7 +1,8 @@
 """On PYTHONPATH: breaks jax, as the variables ``LACKING`` and ``DEADLY`` say.
 
 ``LACKING`` holds names that are taken out of jax, as another version of it might. A worker dies
-while it compiles the module that ``DEADLY`` names; with ``DEADLY_ONCE``, a file, only the first.
+while it compiles the module that ``DEADLY`` names, and the first that compiles another one: it
+makes the file ``DEADLY_ONCE``.
 """
 
 import importlib
@@ -41,7 +42,7 @@ def arm():
     compile_ = compiler._compile_and_write_cache
 
     def trap(*args):
-        if os.environ["DEADLY"] in [a for a in args if isinstance(a, str)] and is_first():
+        if os.environ["DEADLY"] in [a for a in args if isinstance(a, str)] or is_first():
             os.kill(os.getpid(), signal.SIGKILL)
         return compile_(*args)
 
@@ -49,12 +50,9 @@ def arm():
 
 
 def is_first():
-    """Whether nobody has died yet, where one death is enough."""
-    once = os.environ.get("DEADLY_ONCE")
-    if once is None:
-        return True
+    """Whether nobody has died of another module yet."""
     try:
-        os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+        os.close(os.open(os.environ["DEADLY_ONCE"], os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return False
     return True
