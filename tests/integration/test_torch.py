@@ -94,20 +94,8 @@ def check_results(stdout: str) -> None:
         assert value == pytest.approx(RESULTS[name], rel=1e-4)
 
 
-def cut_graph(cache: Path, tier: str) -> Path:
-    path = first_file(cache, tier)
-    path.write_bytes(path.read_bytes()[:-500])
-    return path
-
-
 def source_of(cache: Path) -> Path:
     return next(p for p in cache.glob("*/*.py") if "relu" in p.read_text())
-
-
-def truncate_source(cache: Path) -> Path:
-    path = source_of(cache)
-    path.write_text(path.read_text()[:900])
-    return path
 
 
 def tamper_source(cache: Path) -> Path:
@@ -129,12 +117,6 @@ def tamper_fx(cache: Path) -> Path:
             path.write_bytes(new)
             return path
     raise AssertionError("no such graph")
-
-
-def cut_kernel(cache: Path) -> Path:
-    path = max(cache.glob("*/*.main.so"))
-    path.write_bytes(path.read_bytes()[:4096])
-    return path
 
 
 def flip_kernel_source(cache: Path) -> Path:
@@ -172,19 +154,14 @@ def wrong_class(cache: Path) -> Path:
     return path
 
 
+#: Those that no random damage below makes.
 FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "cut-aot": (lambda c: cut_graph(c, "aotautograd/*/*"), "truncated"),
-    "cut-fx": (lambda c: cut_graph(c, "fxgraph/*/*/*"), "truncated"),
-    "cut-py": (truncate_source, "digest-mismatch"),
     "tampered-py": (tamper_source, "digest-mismatch"),
     "tampered-fx": (tamper_fx, "source-mismatch"),
-    "cut-kernel": (cut_kernel, "truncated"),
     "flipped-cpp": (flip_kernel_source, "source-mismatch"),
     "foreign-fx": (foreign_fx, "key-mismatch"),
     "wrong-class": (wrong_class, "wrong-class"),
 }
-#: What torch makes of it by itself: it recovers, it fails, or it answers wrongly.
-HARMLESS = {"cut-aot", "cut-fx"}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -196,8 +173,8 @@ def test_each_fault_is_named_and_put_right(
     bad = fault(real_cache)
     broken = Path(shutil.copytree(real_cache, tmp_path / "broken"))
     ran = run_torch(broken)
-    right = ran.returncode == 0 and json.loads(ran.stdout)["results"]["scale"] == 127.0
-    assert right == (name in HARMLESS), ran.stderr  # the fault is a real one
+    # The fault is a real one: torch fails, or answers wrongly.
+    assert ran.returncode or json.loads(ran.stdout)["results"]["scale"] != 127.0, ran.stderr
 
     found = run_cli("verify", "-C", real_cache, "--json", "--grace", "0s")
     assert found.returncode == 1
@@ -259,12 +236,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         return torch.relu(x) * self.factors[0]
 
-@torch.compile
-def scale(x):
-    return torch.relu(x) * 2.0 + 1.0
-
-x = torch.ones(8, 8)
-found = [scale(x).sum().item(), torch.compile(Model())(x).sum().item()]
+found = torch.compile(Model())(torch.ones(8, 8)).sum().item()
 PrecompileContext.save_to_dynamo_cache()
 print(json.dumps([found, counters["dynamo_cache"].get("dynamo_cache_hit", 0)]))
 """
@@ -277,16 +249,16 @@ def test_what_torch_precompiles_is_sound_travels_and_is_guarded(
     script.write_text(PRECOMPILED)
     here, there, bundle = tmp_path / "here", tmp_path / "there", tmp_path / "all.jxb"
     cold = run_torch(here, script=script)
-    assert json.loads(cold.stdout) == [[192.0, 128.0], 0], cold.stderr
+    assert json.loads(cold.stdout) == [128.0, 0], cold.stderr
     entries = sorted(here.glob("dynamo/*/entry"))
     assert entries
     assert run_cli("verify", "-C", here).returncode == 0
     listed = json.loads(run_cli("ls", "-C", here, "--json", "--long").stdout)["entries"]
-    assert {e["function"] for e in listed if e["module"] == "dynamo"} <= {"scale", "Model.forward"}
+    assert {e["function"] for e in listed if e["module"] == "dynamo"} <= {"Model.forward"}
     assert run_cli("export", "-C", here, bundle).returncode == 0
     assert run_cli("import", bundle, "-C", there).returncode == 0
     warm = run_torch(there, script=script)
-    assert json.loads(warm.stdout) == [[192.0, 128.0], len(entries)], warm.stderr
+    assert json.loads(warm.stdout) == [128.0, len(entries)], warm.stderr
     trap = tmp_path / "trap"
     entries[0].write_bytes(b"cposix\nmkdir\n(S'" + str(trap).encode() + b"'\ntR.")
     fixed = run_cli("verify", "-C", here, "--fix", "--grace", "0s")

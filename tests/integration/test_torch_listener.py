@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from acting import act, acts_on
 from conftest import spawn
-from processes import sh
 from terminal import run_all, without_style
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -262,27 +261,13 @@ APART = {
         7,
         {"hit"},
     ),
-    "captured": (
-        """
-        capture = torch.compiler.precompile.capture
-        with capture(lambda x: x.sin() * 5.0, artifact_path="m.py", cache_path="m.cache") as call:
-            call(torch.ones(4, 4))
-        sys.exit(7)
-        """,
-        7,
-        {"miss"},
-    ),
 }
 
 
 def test_a_program_that_compiles_apart_is_reported_and_keeps_its_exit_code(
     run_torch: Run, torch_python: str, tmp_path: Path
 ) -> None:
-    asked = "import torch; print(hasattr(getattr(torch.compiler, 'precompile', None), 'capture'))"
-    told = sh([torch_python, "-c", asked], check=True)
     for name, (source, code, outcomes) in APART.items():
-        if name == "captured" and "True" not in told.stdout:  # before torch 2.15
-            continue
         script = tmp_path / f"{name}.py"
         script.write_text(f"import sys\nimport torch\n{textwrap.dedent(source)}")
         ran = run_torch(
