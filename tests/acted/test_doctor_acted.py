@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +19,20 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.store import open_store
 
 Make = Callable[[Path], dict[str, str]]
+Copy = Callable[..., Path]
 DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
 SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 LOW = {SECONDS: "0"}
+
+
+def examine(
+    run_cli: RunCli, *words: str | Path, cwd: Path | None = None, **env: str
+) -> tuple[dict[str, Any], str]:
+    """What ``doctor`` finds, by the name of the trap, and the cache that it looked at."""
+    done = run_cli("doctor", "--json", *words, env=LOW | env, cwd=cwd)
+    assert done.stdout, done.stderr
+    document = json.loads(done.stdout)
+    return {finding["trap"]: finding for finding in document["findings"]}, document["cache_dir"]
 
 
 def findings(
@@ -31,17 +41,14 @@ def findings(
     cwd: Path | None = None,
     python: str = "/nonexistent",
     **env: str,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Any]:
     """What ``doctor`` finds in a cache, by the name of the trap."""
-    words = ("doctor", "--json", "-C", cache, "--python", python)
-    done = run_cli(*words, env=LOW | env, cwd=cwd)
-    assert done.stdout, done.stderr
-    return {finding["trap"]: finding for finding in json.loads(done.stdout)["findings"]}
+    return examine(run_cli, "-C", cache, "--python", python, cwd=cwd, **env)[0]
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Callable[[str], Path]:
-    def make(name: str) -> Path:
+def copy(tmp_path: Path) -> Copy:
+    def make(name: str = "0.12.0.1-cpu-zstd") -> Path:
         target = tmp_path / "a cache"
         shutil.copytree(CORPUS / name, target, copy_function=shutil.copy)
         target.chmod(0o755)
@@ -52,9 +59,12 @@ def copy(tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-def cut_off(cache: Path) -> dict[str, str]:
+def change_a_byte(cache: Path) -> dict[str, str]:
+    """Of an entry that is sealed."""
     path = next(cache.glob("*-cache"))
-    path.write_bytes(path.read_bytes()[:-9])
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
     os.utime(path, (1e9, 1e9))
     return {}
 
@@ -66,31 +76,20 @@ def without_atimes(cache: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("trap", "name", "make"),
+    ("trap", "make"),
     [
+        pytest.param("damaged-entries", change_a_byte, marks=acts_on("jaxcache verify --fix -C …")),
         pytest.param(
-            "damaged-entries",
-            "0.12.0.1-cpu-zstd",
-            cut_off,
-            marks=acts_on("jaxcache verify --fix -C …"),
-        ),
-        pytest.param(
-            "missing-atime",
-            "0.12.0.1-cpu-zstd-maxsize",
-            without_atimes,
+            *("missing-atime", without_atimes),
             marks=acts_on("jaxcache verify --fix --atimes -C … writes them, dated to the last use"),
         ),
     ],
 )
 def test_the_cure_of_a_finding(
-    run_cli: RunCli,
-    copy: Callable[[str], Path],
-    tmp_path: Path,
-    trap: str,
-    name: str,
-    make: Make,
+    run_cli: RunCli, copy: Copy, tmp_path: Path, trap: str, make: Make
 ) -> None:
-    cache = copy(name)
+    cache = copy("0.12.0.1-cpu-zstd-maxsize")
+    assert run_cli("seal", "-C", cache).returncode == 0
     assert trap not in findings(run_cli, cache)
     env = make(cache)
     fix = findings(run_cli, cache, **env)[trap]["fix"]
@@ -99,8 +98,8 @@ def test_the_cure_of_a_finding(
 
 
 @acts_on("cp -RL … … makes a cache of files")
-def test_a_cache_of_links(run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path) -> None:
-    cache = copy("0.12.0.1-cpu-zstd")
+def test_a_cache_of_links(run_cli: RunCli, copy: Copy, tmp_path: Path) -> None:
+    cache = copy()
     links = tmp_path / "links"
     links.mkdir()
     for path in cache.glob("*-cache"):
@@ -118,8 +117,8 @@ def test_a_cache_of_links(run_cli: RunCli, copy: Callable[[str], Path], tmp_path
 
 
 @acts_on("jaxcache doctor -C …")
-def test_another_directory(run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path) -> None:
-    cache = copy("0.12.0.1-cpu-zstd")
+def test_another_directory(run_cli: RunCli, copy: Copy, tmp_path: Path) -> None:
+    cache = copy()
     env = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "chosen one")}
     (tmp_path / "chosen one").mkdir()
     fix = findings(run_cli, cache, **env)["other-directory"]["fix"]
@@ -129,28 +128,15 @@ def test_another_directory(run_cli: RunCli, copy: Callable[[str], Path], tmp_pat
     assert "other-directory" not in {f["trap"] for f in told["findings"]}
 
 
-def examine(home: Path, env: dict[str, str], words: str, before: str = "") -> dict[str, Any]:
-    """What ``doctor`` prints after the commands of a cure."""
-    done = subprocess.run(
-        f"{before}exec {sys.executable} -m jaxcache doctor --json {words}",
-        shell=True,
-        cwd=home,
-        env=clean_environment(home) | {"USER": "me"} | LOW | env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
-
-
-def cure_of(fix: str) -> str:
-    """The commands of a cure, for a shell."""
+def act_in_shell(fix: str, home: Path, env: dict[str, str]) -> dict[str, str]:
+    """Run the commands of a cure in a shell, and return the JAX_… variables that it then has."""
     says(fix)
     commands = re.search(r"(export JAX_\w+=|chmod ).*", fix)
     assert commands, fix
-    return f"{commands[0]} && "
+    env = clean_environment(home) | env
+    printed = subprocess.check_output(f"{commands[0]} && env", shell=True, cwd=home, env=env)
+    pairs = (line.split("=", 1) for line in printed.decode().splitlines())
+    return {name: text for name, text in pairs if name.startswith("JAX_")}
 
 
 def open_to_all(home: Path) -> dict[str, str]:
@@ -188,21 +174,23 @@ CURED: dict[str, tuple[Make, str, str, pytest.MarkDecorator]] = {
     ("set_up", "trap", "meant"),
     [pytest.param(*values, marks=mark, id=name) for name, (*values, mark) in CURED.items()],
 )
-def test_the_cure_of_a_setting(tmp_path: Path, set_up: Make, trap: str, meant: str) -> None:
-    env = set_up(tmp_path)
+def test_the_cure_of_a_setting(
+    run_cli: RunCli, tmp_path: Path, set_up: Make, trap: str, meant: str
+) -> None:
+    env = {"USER": "me"} | set_up(tmp_path)
     (tmp_path / "c").mkdir()
-    words = "--python /nonexistent"
-    found = {f["trap"]: f for f in examine(tmp_path, env, words)["findings"]}
-    told = examine(tmp_path, env, words, cure_of(found[trap]["fix"]))
-    assert trap not in {f["trap"] for f in told["findings"]}
-    assert told["cache_dir"] == str(tmp_path / meant)
+    words = ("--python", "/nonexistent")
+    found, _ = examine(run_cli, *words, **env)
+    env |= act_in_shell(found[trap]["fix"], tmp_path, env)
+    found, looked_at = examine(run_cli, *words, **env)
+    assert (trap in found, looked_at) == (False, str(tmp_path / meant))
 
 
 @acts_on("unset JAX_ENABLE_COMPILATION_CACHE")
 @acts_on("unset JAX_COMPILATION_CACHE_CHECK_CONTENTS")
 @acts_on("unset JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY")
-def test_settings_that_are_to_be_unset(run_cli: RunCli, copy: Callable[[str], Path]) -> None:
-    cache = copy("0.12.0.1-cpu-zstd")
+def test_settings_that_are_to_be_unset(run_cli: RunCli, copy: Copy) -> None:
+    cache = copy()
     for trap, name, value in (
         ("cache-off", "JAX_ENABLE_COMPILATION_CACHE", "0"),
         ("contents-checked", "JAX_COMPILATION_CACHE_CHECK_CONTENTS", "1"),
@@ -214,9 +202,7 @@ def test_settings_that_are_to_be_unset(run_cli: RunCli, copy: Callable[[str], Pa
 
 
 @acts_on("export JAX_COMPILATION_CACHE_MAX_SIZE=-1 for no cap, and run jaxcache prune --max-size")
-def test_a_cap_over_many_entries(
-    run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_cap_over_many_entries(run_cli: RunCli, copy: Copy, tmp_path: Path) -> None:
     cache = copy("0.12.0.1-cpu-zstd-maxsize")
     entry = next(cache.glob("*-cache"))
     for number in range(5000):
@@ -231,8 +217,8 @@ def test_a_cap_over_many_entries(
 
 
 @acts_on("remove these: jaxcache rm …")
-def test_entries_of_pmap(run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path) -> None:
-    cache = copy("0.12.0.1-cpu-zstd")
+def test_entries_of_pmap(run_cli: RunCli, copy: Copy, tmp_path: Path) -> None:
+    cache = copy()
     entry = next(cache.glob("*-cache"))
     for number in range(6):
         shutil.copy(entry, cache / f"jit_call_wrapped-{number:064x}-cache")
@@ -244,24 +230,8 @@ def test_entries_of_pmap(run_cli: RunCli, copy: Callable[[str], Path], tmp_path:
 
 
 @acts_on("chmod u+r …")
-def test_entries_that_their_owner_may_not_read(
-    run_cli: RunCli, request: pytest.FixtureRequest
-) -> None:
-    findings(run_cli, CORPUS / "0.12.0.1-cpu-zstd")  # once as the user who can read every module
-    unprivileged = request.getfixturevalue("unprivileged")
-    cache = unprivileged / "a cache"
-    shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", cache, copy_function=shutil.copyfile)
-    next(cache.glob("*-cache")).chmod(0o000)
-    fix = findings(run_cli, cache, cwd=unprivileged)["unreadable-entries"]["fix"]
-    says(fix)
-    verified = run_cli("verify", "-C", cache, cwd=unprivileged)
-    assert (verified.returncode, "--fix" in verified.stdout + verified.stderr) == (1, False)
-    subprocess.run(fix, shell=True, check=True, cwd=unprivileged)
-    assert "unreadable-entries" not in findings(run_cli, cache, cwd=unprivileged)
-
-
 @acts_on("its owner should run: chmod -R go-w …")
-def test_a_cache_of_another_user(
+def test_entries_that_may_not_be_read_or_are_of_another_user(
     run_cli: RunCli, give_away: GiveAway, request: pytest.FixtureRequest
 ) -> None:
     findings(run_cli, CORPUS / "0.12.0.1-cpu-zstd")  # once as the user who can read every module
@@ -269,29 +239,35 @@ def test_a_cache_of_another_user(
     cache = unprivileged / "a cache"
     shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", cache, copy_function=shutil.copyfile)
     entry = next(cache.glob("*-cache"))
+    entry.chmod(0o000)
+    fix = findings(run_cli, cache, cwd=unprivileged)["unreadable-entries"]["fix"]
+    says(fix)
+    verified = run_cli("verify", "-C", cache, cwd=unprivileged)
+    assert (verified.returncode, "--fix" in verified.stdout + verified.stderr) == (1, False)
+    subprocess.run(fix, shell=True, check=True, cwd=unprivileged)
+    assert "unreadable-entries" not in findings(run_cli, cache, cwd=unprivileged)
+
     entry.chmod(0o666)
     give_away(cache)
     found = findings(run_cli, cache, cwd=unprivileged)["unsafe-permissions"]
     assert entry.name in found["files"]
     says(found["fix"])
-    command = found["fix"].partition("run: ")[2]
     if os.getresuid()[2] != 0:
         pytest.skip("only root can do what the owner should")
     os.seteuid(0)
     try:
+        command = found["fix"].partition("run: ")[2]
         subprocess.run(command, shell=True, check=True, cwd=unprivileged, user=0)
     finally:
-        os.seteuid(cache.parent.stat().st_uid)
+        os.seteuid(unprivileged.stat().st_uid)
     assert "unsafe-permissions" not in findings(run_cli, cache, cwd=unprivileged)
 
 
 @acts_on("try it first (exit code 10: it does not exist): jaxcache stats -C …")
 @acts_on("export JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none")
 @acts_on("DIR; jaxcache pull … -C DIR")
-def test_a_bucket(
-    run_cli: RunCli, copy: Callable[[str], Path], bucket: str, tmp_path: Path
-) -> None:
-    cache = copy("0.12.0.1-cpu-zstd")
+def test_a_bucket(run_cli: RunCli, copy: Copy, bucket: str, tmp_path: Path) -> None:
+    cache = copy()
     env = {"JAX_COMPILATION_CACHE_DIR": bucket}
     found = findings(run_cli, cache, **env)
     first, pull, push = [*map(str.strip, found["bucket-unchecked"]["fix"].split(":", 2)[2:])] * 3
@@ -319,7 +295,7 @@ def test_a_bucket(
 @acts_on("if the other version is no longer used: jaxcache prune… --unused-for …")
 @pytest.mark.jax
 def test_entries_of_another_jax(
-    run_cli: RunCli, copy: Callable[[str], Path], jax_python: str, tmp_path: Path
+    run_cli: RunCli, copy: Copy, jax_python: str, tmp_path: Path
 ) -> None:
     cache = copy("0.4.38-cpu-zstd")
     for path in cache.iterdir():
@@ -331,9 +307,9 @@ def test_entries_of_another_jax(
 
 @acts_on("see what differs: jaxcache explain … … -C …")
 def test_entries_that_were_brought_and_never_used(
-    run_cli: RunCli, copy: Callable[[str], Path], tmp_path: Path
+    run_cli: RunCli, copy: Copy, tmp_path: Path
 ) -> None:
-    cache = copy("0.12.0.1-cpu-zstd")
+    cache = copy()
     other = CORPUS / "0.10.2-cpu-zstd"
     assert run_cli("copy", other, cache).returncode == 0
     assert "never-used" not in findings(run_cli, cache)
@@ -352,7 +328,7 @@ def test_entries_that_were_brought_and_never_used(
 
 @pytest.mark.jax
 @acts_on("remove that line of the program, or export JAX_COMPILATION_CACHE_DIR=…")
-def test_a_program_that_overrides_the_variable(tmp_path: Path) -> None:
+def test_a_program_that_overrides_the_variable(run_cli: RunCli, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(
         "import jax\n"
@@ -360,11 +336,11 @@ def test_a_program_that_overrides_the_variable(tmp_path: Path) -> None:
         "print(jax.jit(lambda x: x + 1)(1.0))\n"
     )
     env = {DIRECTORY: str(tmp_path / "c")}
-    words = f"-- {find_jax_pythons()[0]} {program}"
-    found = {f["trap"]: f for f in examine(tmp_path, env, words)["findings"]}
-    told = examine(tmp_path, env, words, cure_of(found["overridden"]["fix"]))
-    assert "overridden" not in {f["trap"] for f in told["findings"]}
-    assert told["cache_dir"] == str(tmp_path / "own one")
+    words = ("--", find_jax_pythons()[0], program)
+    found, _ = examine(run_cli, *words, **env)
+    env |= act_in_shell(found["overridden"]["fix"], tmp_path, env)
+    found, looked_at = examine(run_cli, *words, **env)
+    assert ("overridden" in found, looked_at) == (False, str(tmp_path / "own one"))
 
 
 PROGRAM = """

@@ -11,7 +11,8 @@ from processes import sh
 pytestmark = pytest.mark.jax
 
 SERVER = """
-import threading, urllib.request
+import threading
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import jax, jax.numpy as jnp, numpy as np
 import jaxcache
@@ -36,11 +37,9 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
 def ask():
     for size in (4, 5, 6):
-        url = f"http://127.0.0.1:{{server.server_port}}/{{size}}"
-        try:
-            print(size, urllib.request.urlopen(url).status)
-        except urllib.error.HTTPError as error:
-            print(size, error.code)
+        connection = HTTPConnection(*server.server_address)
+        connection.request("GET", f"/{{size}}")
+        print(size, connection.getresponse().status)
     server.shutdown()
 
 threading.Thread(target=ask).start()
@@ -59,20 +58,16 @@ with jaxcache.guard(eager="allow"):
 """
 
 
-def run(python: str, program: Path) -> "subprocess.CompletedProcess[str]":
-    more = {"JAX_ENABLE_COMPILATION_CACHE": "false", "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": ""}
-    return sh([python, program], env=clean_environment(program.parent) | more, check=True)
-
-
 def test_the_guard_that_is_printed_refuses_what_the_server_compiles(
     each_jax_python: str, tmp_path: Path
 ) -> None:
     if jax_version(each_jax_python) < (0, 6):
         pytest.skip("below JAX 0.6 a guard only warns")
+    more = {"JAX_ENABLE_COMPILATION_CACHE": "false", "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": ""}
+    env = clean_environment(tmp_path) | more
 
     def serve(guard: str) -> "subprocess.CompletedProcess[str]":
-        (tmp_path / "server.py").write_text(SERVER.format(guard=guard))
-        return run(each_jax_python, tmp_path / "server.py")
+        return sh([each_jax_python, "-c", SERVER.format(guard=guard)], env=env, check=True)
 
     alone = serve("jaxcache.guard()")
     assert alone.stdout.splitlines() == ["4 200", "5 200", "6 200"]

@@ -20,36 +20,22 @@ PROMISES = ("the next run saves", "the next run with this cache hits", "the next
 SET = "jax.config.update('jax_compilation_cache_dir', os.path.abspath('other'))"
 
 
-@pytest.mark.parametrize(
-    ("way", "cap"),
-    [
-        pytest.param(
-            *("warm", "4000"), marks=acts_on("The next run misses, too; a larger cap keeps them")
-        ),
-        ("run", "0"),
-        ("doctor", "4000"),
-    ],
-)
+@acts_on("The next run misses, too; a larger cap keeps them")
+@pytest.mark.parametrize(("way", "cap"), [("warm", "4000"), ("run", "0")])
 def test_a_cap_below_what_one_run_writes(way: str, cap: str, program) -> None:
     jax = program(JAX_COMPILATION_CACHE_MAX_SIZE=cap)
-    fails = ("--fail-on-miss",) if way != "doctor" else ()
     name, *words = jax.ways[way]
-    told = jax.told(name, *fails, *words, code=1)
+    told = jax.told(name, "--fail-on-miss", *words, code=1)
     assert not any(p in told for p in PROMISES)
     assert f"jax_compilation_cache_max_size is {cap}" in told
     assert jax.run().hits == 0
+    if way == "warm":
+        again = jax.told(name, *words)
+        assert "JAX evicted its entry, because the cap is too small" in again
+        assert "cap-too-small" in jax.told(*jax.ways["explain"])
     jax.env = with_settings(told, jax.env)
     jax.run()
     assert jax.run() == Counts(2, 0, 2)
-    told = jax.told(name, *fails, *words)
-    assert "max_size is" not in told
-
-
-def test_the_cause_after_an_eviction(program) -> None:
-    jax = program(JAX_COMPILATION_CACHE_MAX_SIZE="4000")
-    jax.told(*jax.ways["warm"])
-    assert "JAX evicted its entry, because the cap is too small" in jax.told(*jax.ways["warm"])
-    assert "cap-too-small" in jax.told(*jax.ways["explain"])
 
 
 @acts_on("JAX evicts entries before another run reads them, and that run compiles again")
@@ -82,8 +68,6 @@ def test_doctor_after_a_run_with_an_entry_larger_than_the_cap(program) -> None:
     assert "; larger than the cap: jit__lambda " in told
     jax.env = with_settings(told, jax.env)
     assert jax.env["JAX_COMPILATION_CACHE_MAX_SIZE"] == "-1"
-    jax.run()
-    assert jax.run() == Counts(3, 0, 3)
 
 
 def test_doctor_after_entries_were_removed(program) -> None:
@@ -111,14 +95,13 @@ def test_contents_that_are_checked_promise_nothing(program) -> None:
 @acts_on("unset … where the program runs")
 @pytest.mark.parametrize(
     ("way", "text"),
-    [("warm", "0"), ("warm", "maybe"), ("explain", "False"), ("explain in a pipe", "0")],
+    [("warm", "0"), ("warm", "maybe"), ("explain", "False")],
 )
 def test_a_setting_that_warm_overrides(way: str, text: str, program) -> None:
     jax = program(JAX_ENABLE_COMPILATION_CACHE=text)
     if way != "warm":
         jax.told(*jax.ways["warm"])
-    words = jax.ways[way.split()[0]]
-    told = jax.told(*(w for w in words if way == "explain" or w != "--json"))
+    told = jax.told(*jax.ways[way])
     assert not any(p in told for p in PROMISES)
     counts = jax.run()
     if text == "maybe":
@@ -156,8 +139,6 @@ def test_what_doctor_says_to_set(variable: str, text: str, program) -> None:
     jax = program(**{variable: text})
     jax.env = with_settings(jax.doctor(code=1), jax.env)
     jax.doctor()
-    if variable.endswith("SECS"):
-        jax.env[variable] = "0"
     jax.run()
     assert jax.run().hits == 2
 
@@ -177,15 +158,13 @@ def test_a_damaged_entry_where_errors_are_raised(raised: str, program) -> None:
 def test_the_directory_that_jax_opened_first_stays(program) -> None:
     jax = program()
     jax.write(SET)
-    cache = jax.home / "cache"
     other = jax.home / "other"
-    for way in ("warm", "run", "doctor"):
-        told = jax.told(*jax.ways[way])
-        assert "is relative" not in told and "hits only as" not in told
-        assert "other-directory" not in told and "cache-dir-in-key" not in told
-        if way != "doctor":
-            assert f"JAX keeps the cache directory that it opened first, {cache}" in told
-            assert f"set jax_compilation_cache_dir to {other}" in told
+    told = jax.told(*jax.ways["warm"])
+    assert "is relative" not in told and "hits only as" not in told
+    assert f"JAX keeps the cache directory that it opened first, {jax.home / 'cache'}" in told
+    assert f"set jax_compilation_cache_dir to {other}" in told
+    told = jax.told(*jax.ways["doctor"])
+    assert "other-directory" not in told and "cache-dir-in-key" not in told
     assert jax.run() == Counts(2, 0, 2)
     assert not other.exists()
     jax.script.write_text(f"import jax, os\n{SET}\n{PROGRAM.format(code='')}")
@@ -210,9 +189,8 @@ def test_a_key_that_is_new_in_each_process(kind: str, program) -> None:
     line = next(line for line in printed.splitlines() if "under another key" in line)
     assert act(line, jax.home, **jax.env).returncode == 0
     assert says(jax.told(*jax.ways["explain"]), "never hits: a name")
-    for _ in range(2):
-        counts = jax.run()
-        assert (counts.hits, counts.writes) == (2, 1)
+    counts = jax.run()
+    assert (counts.hits, counts.writes) == (2, 1)
 
 
 @acts_on("… written: the next run saves up to …")
@@ -234,27 +212,24 @@ def test_a_run_without_a_directory(program) -> None:
     name, *words = jax.ways["run"]
     told = jax.told(name, "--fail-on-miss", *words, code=1)
     assert says(told, "export JAX_COMPILATION_CACHE_DIR=DIR")
-    assert jax.run().hits == 0
     jax.env = with_settings(told.replace("=DIR", f"={jax.home}/cache"), jax.env)
     jax.told(name, *words)
     assert jax.run() == Counts(2, 0, 2)
 
 
 @acts_on("compiled faster than JAX's threshold and … not written; jaxcache warm, or ")
-@pytest.mark.parametrize("cure", ["warm", "variable"])
-def test_compiles_below_the_threshold(cure: str, program) -> None:
+def test_compiles_below_the_threshold(program) -> None:
     jax = program()
     del jax.env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"]
     told = jax.told(*jax.ways["run"])
     assert "the next run" not in told
-    jax.run()
     assert jax.run().hits == 0
     says(told)
-    if cure == "warm":
-        jax.told(*jax.ways["warm"])
-    else:
-        jax.env |= dict([told.partition("jaxcache warm, or ")[2].split(",")[0].split("=")])
-        jax.run()
+    jax.told(*jax.ways["warm"])
+    assert jax.run().hits == 2
+    jax.told("rm", "*", "--yes")
+    jax.env |= dict([told.partition("jaxcache warm, or ")[2].split(",")[0].split("=")])
+    jax.run()
     assert jax.run().hits == 2
 
 
@@ -266,7 +241,6 @@ def test_a_miss_that_fails_a_run(program) -> None:
     assert "next run hits" not in told
     told = jax.told(name, "--fail-on-miss", *words, code=1)
     assert says(told, "All is cached now, so the next run with this cache hits")
-    jax.told(name, "--fail-on-miss", *words)
     assert jax.run() == Counts(2, 0, 2)
 
 
