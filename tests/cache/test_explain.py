@@ -127,25 +127,8 @@ def test_lambdas_of_one_file_do_not_count_as_one_call() -> None:
 # What differs between two compiles, by what they hold.
 
 
-@pytest.mark.parametrize(
-    ("left", "cause"),
-    [
-        (None, Cause.CALLBACK),
-        (Compile("jit_f", jax_version="0.10.2"), Cause.CALLBACK),
-        (Compile("jit_f", jax_version="0.12.0.1"), Cause.JAX_VERSION),
-    ],
-    ids=["first", "same version", "another version"],
-)
-def test_a_callback_that_is_not_cached(left: Compile | None, cause: Cause) -> None:
-    """It is the cause, unless the version of JAX is."""
-    rule = WriteRule.HOST_CALLBACKS
-    right = Compile("jit_f", outcome="uncacheable", rule=rule, jax_version="0.10.2")
-    (difference,) = compare(left, right)
-    assert difference.cause is cause
-
-
-def test_the_flags_of_an_entry_of_plain_jax_name_its_version(corpus: Path) -> None:
-    """The other side has no entry, because its JAX never caches what calls back into Python."""
+def test_a_callback_that_is_not_cached_is_the_cause_unless_the_version_is(corpus: Path) -> None:
+    """The flags of an entry of plain JAX name its version; the other side never has an entry."""
     cache = CachedFacts(open_store(str(corpus / "0.12.0.1-cpu-zstd")))
     (newest,) = cache.find_newest("jit_mlp")
     left = cache.complete(newest)
@@ -158,8 +141,9 @@ def test_the_flags_of_an_entry_of_plain_jax_name_its_version(corpus: Path) -> No
     (difference,) = compare(left, right)
     assert difference.cause is Cause.JAXLIB_VERSION
     assert (difference.left, difference.right) == ("0.12.0.1", "0.10.2")
-    (difference,) = compare(left, replace(right, jaxlib_version="0.12.0.1"))
-    assert difference.cause is Cause.CALLBACK
+    for earlier, later in ((None, right), (left, replace(right, jaxlib_version="0.12.0.1"))):
+        (difference,) = compare(earlier, later)
+        assert difference.cause is Cause.CALLBACK
 
 
 FLAGS, OPTIONS, DEVICES = "XLA flags", "compile_options", "accelerator_config"
@@ -518,7 +502,6 @@ def test_generated_code_is_not_a_line_of_the_user() -> None:
 
 
 def test_a_function_of_jax_counts_where_it_is_called_and_not_where_it_was_traced() -> None:
-    assert 99 not in {line.line for line in sketch().lines}
     other = sketch(MODULE.replace("stablehlo.maximum", "stablehlo.minimum"))
     assert other.lines[0].operations != sketch().lines[0].operations
 
@@ -549,9 +532,10 @@ tensor<f32> loc(#loc12)\n    """
 
 
 def test_a_line_from_which_a_library_calls_back_is_marked() -> None:
-    assert not any(line.is_callback_site for line in sketch().lines)
-    marks = {line.function: line.is_callback_site for line in sketch(CALLS_BACK).lines}
-    assert marks == {"model": False, "step": True}
+    """A function that was traced earlier is no callback."""
+    nested = CALLS_BACK.replace('"model"(#loc20)', '"step"(#loc20)')
+    for text, marked in ((MODULE, []), (nested, []), (CALLS_BACK, ["step"])):
+        assert [x.function for x in sketch(text).lines if x.is_callback_site] == marked
 
 
 def test_a_copy_of_a_script_is_compared_line_by_line() -> None:
@@ -603,11 +587,6 @@ def test_an_array_is_one_constant(old: str, new: str) -> None:
     assert [difference.left, difference.right] == shown
 
 
-def test_a_function_that_was_traced_earlier_is_no_callback() -> None:
-    nested = CALLS_BACK.replace('"model"(#loc20)', '"step"(#loc20)')
-    assert not any(line.is_callback_site for line in sketch(nested).lines)
-
-
 @pytest.mark.parametrize("seeds", [("0", "0"), ("0", "1"), ("random", "random")])
 def test_other_operands_are_no_other_order(seeds: tuple[str, str]) -> None:
     """``a - b`` is another program than ``b - a``, whatever the hash seed is."""
@@ -624,9 +603,8 @@ def test_other_operands_are_no_other_order(seeds: tuple[str, str]) -> None:
 
 
 def test_arguments_tell_names_types_shardings_and_donations() -> None:
-    w, x = sketch().arguments
-    assert (w.name, w.type, w.donated, w.sharding) == ("w", "f32[4,4]", True, "")
-    assert (x.name, x.type, x.donated, x.sharding) == ("x", "f32[2,4]", False, '"{replicated}"')
+    told = [(a.name, a.type, a.donated, a.sharding) for a in sketch().arguments]
+    assert told == [("w", "f32[4,4]", True, ""), ("x", "f32[2,4]", False, '"{replicated}"')]
 
 
 def test_a_large_constant_is_left_out() -> None:
@@ -654,17 +632,17 @@ def test_what_is_no_sketch_is_none(blob: object) -> None:
     assert read_sketch(blob) is None
 
 
-@pytest.mark.parametrize(
-    ("operations", "lines", "kept"), [(2_600, 2_600, "add(0.5,0.5) f32[0]~"), (6_000, 500, "~")]
-)
-def test_a_long_program_keeps_digests_within_the_bound(
-    operations: int, lines: int, kept: str
-) -> None:
-    blob = make_sketch(long_module(operations, lines))
-    assert blob and len(blob) <= 64 << 10
-    first, *_, last = sketch(long_module(operations, lines)).lines
-    assert next(iter(first.operations)).startswith(kept)
-    assert (first.line, last.line) == (0, 7)
+def test_a_long_program_keeps_digests_within_the_bound() -> None:
+    for text, kept in (
+        (long_module(2_600, 2_600), "add(0.5,0.5) f32[0]~"),
+        (long_module(6_000, 500), "~"),
+    ):
+        blob = make_sketch(text)
+        assert blob and len(blob) <= 64 << 10
+        read = read_sketch(blob)
+        assert read
+        assert next(iter(read.lines[0].operations)).startswith(kept)
+        assert (read.lines[0].line, read.lines[-1].line) == (0, 7)
     assert make_sketch(long_module(9_000, 3_000)) is None
 
 
@@ -704,78 +682,65 @@ def test_a_compaction_keeps_the_newest_sketches_of_each_module(tmp_path: Path) -
 MAIN = "def helper(x):\n    return x + 1.0\n\n\ndef main(x):\n    return 2.0 * helper(x)\n"
 EDIT = Change("constant", CODE, (Edit("main.py", "1.0", "3.0"),), old=r"1\.0", new=r"3\.0")
 FLAG = Change("flag", frozenset({"flag"}), env={"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"})
-BEFORE = Plain(hits=frozenset({"main-old"}), modules={"main-old": "main"})
 
 
 def _run(key: str) -> Plain:
     return Plain(misses=frozenset({key}), modules={key: "main"})
 
 
-def _case(*changes: Change, undone: tuple[Plain, ...], is_first: bool = False) -> Case:
-    files = {"main.py": MAIN}
-    after = apply(files, changes)
-    places = []
-    for number, change in enumerate(changes):
-        others = changes[:number] + changes[number + 1 :]
-        places.append(places_of(apply(files, others), after, change))
-    compiled = {} if is_first else {"main-old": "main"}
-    return Case(changes, tuple(places), _run("main-new"), undone, compiled, Path())
-
-
-def _at(line: int) -> list[dict[str, Any]]:
-    return [{"file": "/somewhere/main.py", "line": line, "function": "f"}]
-
-
-ONE = _case(EDIT, undone=(BEFORE,))
-TWO = _case(EDIT, FLAG, undone=(_run("with-flag"), _run("with-edit")))
+BEFORE = Plain(hits=frozenset({"main-old"}), modules={"main-old": "main"})
+#: The changes, and the runs with one of them undone. Each change of the second pair makes the key.
+ONE = ((EDIT,), (BEFORE,))
+TWO = ((EDIT, FLAG), (_run("with-flag"), _run("with-edit")))
+EACH = ((EDIT, FLAG), (_run("main-new"), _run("main-new")))
 #: The flag has no effect on the module.
-IDLE = _case(EDIT, FLAG, undone=(BEFORE, _run("main-new")))
-#: Each change alone makes the key.
-EACH = _case(EDIT, FLAG, undone=(_run("main-new"), _run("main-new")))
-FIRST = _case(EDIT, undone=(_run("main-old"),), is_first=True)
+IDLE = ((EDIT, FLAG), (BEFORE, _run("main-new")))
 CURED = {"cause": "flag", "fix": "unset XLA_FLAGS"}
-CONSTANT = {"cause": "constant", "right": "3.0", "where": _at(2)}
+CONSTANT = {"cause": "constant", "right": "3.0"}
 
 
 @pytest.mark.parametrize(
-    ("case", "claim", "verdict"),
+    ("case", "claim", "line", "verdict"),
     [
-        (ONE, {**CONSTANT, "left": "1.0"}, Verdict.RIGHT),
-        (ONE, {"cause": "code", "where": _at(6)}, Verdict.RIGHT),
-        (ONE, {"cause": "unknown"}, Verdict.SILENT),
-        (ONE, {"cause": "code"}, Verdict.SILENT),
-        (ONE, {"cause": "flag"}, Verdict.WRONG),
-        (ONE, {"cause": "code", "where": _at(4)}, Verdict.WRONG),
-        (ONE, {**CONSTANT, "left": "7.0"}, Verdict.WRONG),
-        (ONE, {"cause": "code", "where": _at(6), "fix": "if you edited it"}, Verdict.WRONG),
-        (ONE, {"cause": "code", "where": _at(2), "fix": "unset XLA_FLAGS"}, Verdict.WRONG),
-        (ONE, {"cause": "not-cached-before"}, Verdict.WRONG),
-        (ONE, {"cause": "lost"}, Verdict.WRONG),
-        (TWO, {"cause": "flag"}, Verdict.RIGHT),
-        (TWO, {"cause": "code", "where": _at(2), "evidence": "observed"}, Verdict.RIGHT),
-        (TWO, {"cause": "flag", "evidence": "proved"}, Verdict.WRONG),
-        (TWO, CURED, Verdict.WRONG),
-        (TWO, {"cause": "donation"}, Verdict.WRONG),
-        (TWO, {"cause": "flag", "meaning": "the flag xla_other"}, Verdict.WRONG),
-        (IDLE, {"cause": "flag"}, Verdict.WRONG),
-        (IDLE, {"cause": "code", "where": _at(2)}, Verdict.RIGHT),
-        (EACH, {"cause": "flag"}, Verdict.RIGHT),
-        (_case(FLAG, undone=(BEFORE,)), CURED, Verdict.RIGHT),
-        (_case(FLAG, undone=(_run("main-old"),)), CURED, Verdict.WRONG),  # it was evicted
-        (FIRST, {"cause": "not-cached-before"}, Verdict.RIGHT),
-        (FIRST, {"cause": "code", "where": _at(2)}, Verdict.WRONG),
-        (_case(EDIT, undone=(Plain(),)), {"cause": "not-cached-before"}, Verdict.RIGHT),
+        (ONE, {**CONSTANT, "left": "1.0"}, 2, Verdict.RIGHT),
+        (ONE, {"cause": "code"}, 6, Verdict.RIGHT),
+        (ONE, {"cause": "unknown"}, None, Verdict.SILENT),
+        (ONE, {"cause": "flag"}, None, Verdict.WRONG),
+        (ONE, {"cause": "code"}, 4, Verdict.WRONG),
+        (ONE, {**CONSTANT, "left": "7.0"}, 2, Verdict.WRONG),
+        (ONE, {"cause": "code", "fix": "if you edited it"}, 6, Verdict.WRONG),
+        (ONE, {"cause": "not-cached-before"}, None, Verdict.WRONG),
+        (TWO, {"cause": "flag"}, None, Verdict.RIGHT),
+        (TWO, {"cause": "flag", "evidence": "proved"}, None, Verdict.WRONG),
+        (TWO, {"cause": "flag", "meaning": "the flag xla_other"}, None, Verdict.WRONG),
+        (TWO, CURED, None, Verdict.WRONG),
+        (EACH, {"cause": "flag"}, None, Verdict.RIGHT),
+        (IDLE, {"cause": "flag"}, None, Verdict.WRONG),
+        (((EDIT,), (Plain(),)), {"cause": "not-cached-before"}, None, Verdict.RIGHT),
+        (((FLAG,), (BEFORE,)), CURED, None, Verdict.RIGHT),
+        (((FLAG,), (_run("main-old"),)), CURED, None, Verdict.WRONG),  # it was evicted
     ],
 )
 def test_what_explain_answers_is_judged(
-    case: Case, claim: dict[str, Any], verdict: Verdict
+    case: tuple[tuple[Change, ...], tuple[Plain, ...]],
+    claim: dict[str, Any],
+    line: int | None,
+    verdict: Verdict,
 ) -> None:
+    changes, undone = case
+    files = {"main.py": MAIN}
+    after = apply(files, changes)
+    others = [changes[:n] + changes[n + 1 :] for n in range(len(changes))]
+    places = [places_of(apply(files, o), after, c) for o, c in zip(others, changes, strict=True)]
+    trial = Case(changes, tuple(places), _run("main-new"), undone, {"main-old": "main"}, Path())
+    where = [{"file": "/somewhere/main.py", "line": line, "function": "f"}] if line else []
     blank = {"left": None, "right": None, "meaning": "", "component": "", "fix": None}
-    comparison = {"module": "main", "right_key": "main-new", "differences": [blank | claim]}
+    comparison = {"module": "main", "right_key": "main-new"}
+    comparison["differences"] = [blank | {"where": where} | claim]
     document: dict[str, Any] = {"comparisons": [comparison], "hits": []}
-    assert judge(case, document, 0).verdict is verdict
+    assert judge(trial, document, 0).verdict is verdict
     comparison["right_key"] = "main-old"  # what hits is no miss
-    assert judge(ONE, document, 0).verdict is Verdict.WRONG
+    assert judge(trial, document, 0).verdict is Verdict.WRONG
 
 
 def test_commands_of_a_cure() -> None:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import struct
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def test_what_is_written_is_read_and_the_order_of_recording_leaves_no_trace(plac
         for request in found.recipe.requests:
             assert found.blob(request.bytecode) == BLOBS[request.bytecode]
             assert found.blob(request.options) == BLOBS[request.options]
-    for shuffled in permutations(requests):
+    for shuffled in (requests[::-1], requests[1:] + requests[:1]):
         turned = replace(
             recipe,
             environments=ENVIRONMENTS[::-1],

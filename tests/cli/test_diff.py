@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 from conftest import RunCli
 from ways import names
 
@@ -12,19 +11,10 @@ from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
 from jaxcache.store import open_store
 
-SMALL = "0.4.38-cpu-zstd"
 
-
-SECOND = "0.8.3-cpu-zstd"
-
-
-@pytest.fixture
-def cache(corpus: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(corpus / SMALL, tmp_path / "cache"))
-
-
-def test_compile_seconds_are_those_of_ls(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+def test_compile_seconds_are_those_of_ls(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
     """The ledger has them exactly; it makes no difference between two copies of an entry."""
+    cache = Path(shutil.copytree(corpus / "0.4.38-cpu-zstd", tmp_path / "cache"))
     twin = Path(shutil.copytree(cache, tmp_path / "twin"))
     keys = sorted(n.removesuffix("-cache") for n in names(cache))
     events = [Event(key, COMPILE, 1, {"compile_seconds": n + 0.25}) for n, key in enumerate(keys)]
@@ -39,3 +29,7 @@ def test_compile_seconds_are_those_of_ls(run_cli: RunCli, cache: Path, tmp_path:
         assert {e["key"]: e["compile_seconds"] for e in document["only_left"]} == wanted
         assert document["left"]["only_compile_seconds"] == sum(wanted.values())
         assert run_cli("diff", side, twin).returncode == 0
+    shutil.copy(twin / f"{keys[0]}-cache", twin / f"{keys[1]}-cache")
+    done = run_cli("diff", cache, twin)
+    said = f"{len(keys) - 1} the same, 1 with keys that hit in both differ (1 in their executables)"
+    assert done.stderr.strip() == said, done

@@ -148,5 +148,4 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
     first = replace(found, past=(Comparison(None, own, ()),), same=1, hits=1)
     view = explain_view(first, "cache")
     assert (view.rows, view.page) == ([], [])
-    said = "1 of 1 hit now: nothing to explain"
-    assert view.notes == [said]
+    assert view.notes == ["1 of 1 hit now: nothing to explain"]

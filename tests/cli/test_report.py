@@ -169,8 +169,6 @@ def test_no_name_leaves_its_place(report: Callable[..., Path], cache: Path) -> N
     assert not set("<>&") & set(match[1])
     assert "onerror" in match[1]
     assert "onerror" not in text[: match.start()].rpartition("<style>")[0]
-    assert "http-equiv" in text
-    assert "default-src 'none'" in text
 
 
 @needs_charts
@@ -211,13 +209,6 @@ def test_the_slider_moves_and_the_boxes_change(
     lowest = browser.evaluate(f"({move})(0)")
     count = len(HOSTILE) + 12
     assert lowest.startswith(f"{count} entries of {count} and 1 other file would be removed: ")
-    ticks = browser.evaluate(
-        "[...document.querySelectorAll('#curve .xtick text, #curve .ytick text')]"
-        ".map((t) => t.textContent)"
-    )
-    assert len(ticks) >= 6
-    round_ticks = re.compile(r"0|[1-9]0*|[1-9]0* k?B|0 B|[12]\d0? k?B|[12]\d")
-    assert all(round_ticks.fullmatch(tick) for tick in ticks), ticks
     totals = browser.evaluate("document.getElementById('totals').textContent")
     assert "under 1 s each" in totals
     assert "1 of 1 recorded request" in totals
@@ -281,14 +272,12 @@ def test_without_plotly_the_report_has_bars_tables_and_the_slider(
         f"sys.exit(run(['report', 'x.html', '-C', {str(cache)!r}]))"
     )
     done = sh([sys.executable, "-c", script], cwd=tmp_path, env=clean_environment(tmp_path))
-    cure = "pip install 'jaxcache[report]'"
     assert done.returncode == 0
     assert done.stderr.splitlines()[1:] == [f"charts are left out: {format_install('report')}"]
     browser.open((tmp_path / "x.html").as_uri())
     shown = browser.evaluate("document.body.innerText")
-    assert f"charts are left out: {cure}" in shown
+    assert "charts are left out: pip install 'jaxcache[report]'" in shown
     assert "Compile time against size" not in shown
-    assert len(re.findall(r"entr(?:y|ies)\n", shown)) > 12
     drawn = read_data(tmp_path / "x.html")["entries"]
     modules = set(zip(drawn["module"], drawn["platform"], strict=True))
     assert browser.evaluate("document.querySelectorAll('#treemap .bar').length") == len(modules)
