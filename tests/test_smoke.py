@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import PYTHONPATH
+from command_line import WorldInProcess
+from conftest import PYTHONPATH, MakeOnce
 
 from tools.oracle.world import MODULES, SPELLINGS, Counts, World, fill
 
@@ -20,31 +21,25 @@ LONG_AGO = (1_700_000_000, 1_700_000_000)
 Run = Callable[..., str]
 
 
-def make_world(top: Path, python: str) -> World:
+@pytest.fixture
+def world(tmp_path: Path, jax_python: str) -> World:
     """A program whose cache is the absolute directory ``jc``, under keys without its path."""
-    world = World(top / "world", python, SPELLINGS["absolute"])
+    world = WorldInProcess(tmp_path / "world", jax_python, SPELLINGS["absolute"])
     world.extra["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
     return world
 
 
 @pytest.fixture
-def world(tmp_path: Path, jax_python: str) -> World:
-    return make_world(tmp_path, jax_python)
+def full(world: World, make_once: MakeOnce) -> World:
+    """A world that has the entries of its program, which ``warm`` wrote once for all tests."""
+    cache = world.directory / "jc"
 
+    def warm(directory: Path) -> None:
+        fill(world, "warm")
+        cache.rename(directory / "jc")
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory, jax_python: str) -> Path:
-    """What ``warm`` wrote for the program."""
-    world = make_world(tmp_path_factory.mktemp("filled"), jax_python)
-    fill(world, "warm")
-    return world.directory / "jc"
-
-
-@pytest.fixture
-def full(world: World, filled: Path) -> World:
-    """A world that has the entries of its program."""
-    shutil.copytree(filled, world.directory / "jc")
-    for path in (world.directory / "jc").iterdir():
+    shutil.copytree(make_once("smoke", warm) / "jc", cache)
+    for path in cache.iterdir():
         os.utime(path, LONG_AGO)
     return world
 
@@ -67,21 +62,17 @@ def test_plain_jax_hits_what_jaxcache_filled(world: World, way: str) -> None:
     assert world.plain() == HITS
 
 
-@pytest.mark.parametrize(
-    ("save", "load"),
-    [
+def test_plain_jax_hits_what_was_sealed_and_moved(full: World, run: Run) -> None:
+    """In a bundle, by way of a directory, and from a job to the next."""
+    assert "sealed" in run("seal")
+    for save, load in (
         (("export", "../x.jxb"), ("import", "../x.jxb")),
         (("push", "../there"), ("pull", "../there")),
-        (("ci", "save", "../saved"), ("ci", "restore", "../saved")),
-    ],
-    ids=["bundle", "pull", "ci"],
-)
-def test_plain_jax_hits_what_moved(
-    full: World, run: Run, save: tuple[str, ...], load: tuple[str, ...]
-) -> None:
-    run(*save)
-    shutil.rmtree(full.directory / "jc")
-    run(*load, *(full.choice if load[0] == "ci" else ()))
+        (("ci", "save", "../saved"), ("ci", "restore", "../saved", *full.choice)),
+    ):
+        run(*save)
+        shutil.rmtree(full.directory / "jc")
+        run(*load)
     assert full.plain() == HITS
 
 
@@ -91,34 +82,24 @@ def test_warm_hits_what_plain_jax_filled_and_explain_names_an_edit(world: World,
     program = world.directory / "program.py"
     program.write_text(program.read_text().replace("numpy.sin", "numpy.cosh"))
     assert "jit_first" in run("explain", *world.choice, "program.py")
-    run("warm", "--fail-on-miss", *world.choice, "program.py", code=1)
 
 
-def test_a_damaged_entry_is_found_moved_away_and_compiled_again(full: World, run: Run) -> None:
+def test_plain_jax_compiles_what_verify_and_prune_have_removed(full: World, run: Run) -> None:
     (path,) = (full.directory / "jc").glob("jit_first-*-cache")
     os.truncate(path, path.stat().st_size // 2)
     os.utime(path, LONG_AGO)
     assert "truncated" in run("verify", code=1)
     run("verify", "--fix", "--yes")
     assert not path.exists()
-    assert full.plain() == Counts(MODULES - 1, 1)
-
-
-def test_plain_jax_hits_what_was_sealed(full: World, run: Run) -> None:
-    assert "sealed" in run("seal")
-    assert full.plain() == HITS
-
-
-def test_plain_jax_hits_what_prune_has_kept(full: World, run: Run) -> None:
     run("prune", "--max-entries", "1", "--yes")
     assert full.plain() == Counts(1, MODULES - 1)
 
 
-def test_a_guard_refuses_to_compile_and_allows_hits(world: World, filled: Path, run: Run) -> None:
-    guarded = ("run", "--guard", "compile:raise:0", "--", world.python, "program.py")
-    assert "UnexpectedCompileError" in run(*guarded, code=1)
-    shutil.copytree(filled, world.directory / "jc", dirs_exist_ok=True)
+def test_a_guard_refuses_to_compile_and_allows_hits(full: World, run: Run) -> None:
+    guarded = ("run", "--guard", "compile:raise:0", "--", full.python, "program.py")
     run(*guarded)
+    shutil.rmtree(full.directory / "jc")
+    assert "UnexpectedCompileError" in run(*guarded, code=1)
 
 
 def test_a_program_that_watches_itself_counts_as_jax_does(full: World) -> None:

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import filelock
@@ -113,18 +114,11 @@ def a_lock_that_is_held_is_waited_for_and_given_up(directory):
     assert open_cache(directory).get(key)
 
 
-class copy_of:  # noqa: N801
+@contextmanager
+def copy_of(directory):
     """A directory with the same files, dates among them."""
-
-    def __init__(self, directory):
-        self.directory = directory
-
-    def __enter__(self):
-        self.made = tempfile.mkdtemp()
-        return Path(shutil.copytree(self.directory, os.path.join(self.made, "cache")))
-
-    def __exit__(self, *_):
-        shutil.rmtree(self.made)
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(shutil.copytree(directory, os.path.join(made, "cache")))
 
 
 PROMISES = (

@@ -2,13 +2,11 @@
 
 The previous one is a wheel that is built, without a network, from the newest release before this
 commit; without a release, from the last commit that had another version. ``JAXCACHE_TEST_PREVIOUS``
-names another commit or tag, or a directory with an installed package in it. What the old wheel
-needs and this Python has not in that version is installed next to it.
+names another commit or tag. The tests are skipped where this Python lacks what the old wheel needs.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -22,8 +20,7 @@ from typing import Any
 
 import pytest
 from bundling import opened
-from conftest import REPOSITORY, RunCli
-from filelock import FileLock
+from conftest import REPOSITORY, MakeOnce, RunCli
 from packaging.requirements import Requirement
 from processes import sh
 from schemas import check_document
@@ -48,24 +45,15 @@ def previous_commit() -> str | None:
     return parent if git("cat-file", "-e", parent) is not None else None
 
 
-@pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the previous package, as its wheel installs it; made once for each run."""
-    named = os.environ.get("JAXCACHE_TEST_PREVIOUS")
-    if named and Path(named, "jaxcache").is_dir():
-        return Path(named)
-    base = tmp_path_factory.getbasetemp()
-    # Each worker of xdist has a directory of its own in that of the run.
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "previous"
-    with FileLock(f"{directory}.lock"):
-        if not (directory / "installed").is_dir():
-            shutil.rmtree(directory, ignore_errors=True)
-            build_previous(named or previous_commit(), directory)
-    return directory / "installed"
+@pytest.fixture
+def before(make_once: MakeOnce) -> Path:
+    """A directory with the previous package, as its wheel installs it."""
+    return make_once("previous", build_previous) / "installed"
 
 
-def build_previous(commit: str | None, directory: Path) -> None:
-    """Build the wheel of a commit, and unpack it as ``installed``."""
+def build_previous(directory: Path) -> None:
+    """Build the wheel of the previous commit, and unpack it as ``installed``."""
+    commit = os.environ.get("JAXCACHE_TEST_PREVIOUS") or previous_commit()
     source = git("archive", commit) if commit else None
     if source is None:
         pytest.skip("this clone holds no commit of another version (shallow, or no git)")
@@ -79,27 +67,11 @@ def build_previous(commit: str | None, directory: Path) -> None:
     (wheel,) = directory.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(directory / "unpacked")
-    install_refused_dependencies(directory / "unpacked")
-    (directory / "unpacked").rename(directory / "installed")
-
-
-def install_refused_dependencies(installed: Path) -> None:
-    """Install into ``installed`` what its package needs and this Python has not in that version.
-
-    The bounds of the old wheel stand in its metadata; a newer dependency may break it. Skips the
-    test where pip cannot install them, as on a machine without a network.
-    """
-    (metadata,) = installed.glob("*.dist-info")
+    (metadata,) = (directory / "unpacked").glob("*.dist-info")
     declared = PathDistribution(metadata).requires or []
-    refused = [text for text in declared if not is_met(Requirement(text))]
-    if not refused:
-        return
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    pip += ["--retries", "1", "--target", str(installed)]
-    done = sh([*pip, *refused])
-    if done.returncode != 0:
-        said = done.stderr.splitlines()[-1:]
-        pytest.skip(f"the version before needs {', '.join(refused)}; pip: {said}")
+    if refused := [text for text in declared if not is_met(Requirement(text))]:
+        pytest.skip(f"the version before needs {', '.join(refused)}")
+    (directory / "unpacked").rename(directory / "installed")
 
 
 def is_met(requirement: Requirement) -> bool:

@@ -8,11 +8,10 @@ import shutil
 import signal
 import subprocess
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import pytest
 from command_line import WorldInProcess
@@ -79,11 +78,10 @@ class Pair:
         world.extra |= PORTABLE
         self.use("cache")
 
-    def use(self, name: str) -> Path:
+    def use(self, name: str) -> None:
         """Make a directory below the program's the cache of all that follows."""
         self.cache = self.directory / name
         self.world.extra["JAX_COMPILATION_CACHE_DIR"] = str(self.cache)
-        return self.cache
 
     def start(self, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
         """Run ``jaxcache ARG…``, whatever its exit code."""
@@ -95,10 +93,6 @@ class Pair:
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
 
-    def run_json(self, *arguments: str | Path) -> Any:
-        """Run ``jaxcache ARG… --json`` and return its document; it must succeed."""
-        return json.loads(self.run(*arguments, "--json"))
-
     def fill(self) -> None:
         """Put into the cache what plain JAX wrote for the program, once for all tests."""
 
@@ -107,7 +101,7 @@ class Pair:
 
         shutil.copytree(self._once("plain", run), self.cache)
 
-    def record(self, name: str = "x.recipe") -> None:
+    def record(self, name: str) -> None:
         """Put a recipe of the program beside it, recorded once for all tests."""
 
         def collect(directory: Path) -> None:
@@ -135,11 +129,6 @@ class Pair:
         public = self.run("trust", "keygen", "ci").strip().split("\t")[1]
         self.run("trust", "add", "ci", public)
 
-    def mix(self) -> None:
-        """Put into the cache what another version of JAX wrote, and nobody used for long."""
-        for path in OTHER_VERSION.glob("*-cache"):
-            os.utime(shutil.copy(path, self.cache), (1_700_000_000, 1_700_000_000))
-
     def change_one_function(self) -> None:
         """Give the program one function that no cache has."""
         program = self.directory / "program.py"
@@ -155,26 +144,12 @@ def keys(cache: Path, suffix: str = "-cache") -> set[str]:
     return {path.name.removesuffix(suffix) for path in cache.glob(f"jit_*{suffix}")}
 
 
-MakePair = Callable[[str], Pair]
-
-
 @pytest.fixture
-def make_pair(tmp_path: Path, make_once: MakeOnce) -> MakePair:
-    """Make a pair with a Python."""
-
-    def make(python: str) -> Pair:
-        if jax_version(python) < (0, 5):
-            pytest.skip("recipes and portable keys need JAX 0.5")
-        world = WorldInProcess(tmp_path / "world", python, SPELLINGS["absolute"])
-        return Pair(world, make_once)
-
-    return make
-
-
-@pytest.fixture
-def pair(make_pair: MakePair, each_jax_python: str) -> Pair:
-    """A pair with each Python of the matrix."""
-    return make_pair(each_jax_python)
+def pair(tmp_path: Path, make_once: MakeOnce, each_jax_python: str) -> Pair:
+    if jax_version(each_jax_python) < (0, 5):
+        pytest.skip("recipes and portable keys need JAX 0.5")
+    world = WorldInProcess(tmp_path / "world", each_jax_python, SPELLINGS["absolute"])
+    return Pair(world, make_once)
 
 
 @pytest.mark.jax
@@ -187,26 +162,17 @@ def pair(make_pair: MakePair, each_jax_python: str) -> Pair:
 )
 def test_a_scenario(pair: Pair, script: str, request: pytest.FixtureRequest) -> None:
     settings = pair.world.top / "home" / ".config" / "jaxcache"
-    names: dict[str, str] = {"HERE": str(pair.directory), "SETTINGS": str(settings), "ODD": ODD}
+    names = {"HERE": str(pair.directory), "SETTINGS": str(settings), "ODD": ODD}
+    names |= {"CAP": "=".join(*CAP.items()), "PORTABLE": "=".join(*PORTABLE.items())}
     for word, fixture in (("TORCH", "golden"), ("BUCKET", "bucket")):
         if f"${word}" in script:
             names[word] = str(request.getfixturevalue(fixture))
-    for line in script.strip().splitlines():
-        play(pair, expand(pair, line, names), settings)
-
-
-def expand(pair: Pair, line: str, names: Mapping[str, str]) -> list[str]:
-    """The words of a line of a scenario."""
     several = {"$PYTHON": pair.python, "$PROGRAM": pair.program()}
-    several |= {
-        f"${n}": (f"{k}={v}",)
-        for n, e in (("CAP", CAP), ("PORTABLE", PORTABLE))
-        for k, v in e.items()
-    }
-    words: list[str] = []
-    for word in shlex.split(line):
-        words += several.get(word) or [Template(word).substitute(names)]
-    return words
+    for line in script.strip().splitlines():
+        words: list[str] = []
+        for word in shlex.split(line):
+            words += several.get(word) or [Template(word).substitute(names)]
+        play(pair, words, settings)
 
 
 def play(pair: Pair, words: list[str], settings: Path) -> None:
@@ -214,8 +180,8 @@ def play(pair: Pair, words: list[str], settings: Path) -> None:
     match words:
         case ["fill"]:
             pair.fill()
-        case ["record", *name]:
-            pair.record(*name)
+        case ["record", name]:
+            pair.record(name)
         case ["use", directory]:
             pair.use(directory)
         case ["set", setting]:
@@ -225,7 +191,8 @@ def play(pair: Pair, words: list[str], settings: Path) -> None:
         case ["change"]:
             pair.change_one_function()
         case ["mix"]:
-            pair.mix()
+            for path in OTHER_VERSION.glob("*-cache"):
+                os.utime(shutil.copy(path, pair.cache), (1_700_000_000, 1_700_000_000))
         case ["trust"]:
             pair.trust()
         case ["require-signed"]:
@@ -235,6 +202,8 @@ def play(pair: Pair, words: list[str], settings: Path) -> None:
             assert counts == Counts(int(hits), int(writes)), words
         case ["entries", directory, number]:
             assert len(keys(pair.directory / directory)) == int(number), words
+        case ["mix-torch", source]:
+            shutil.copytree(source, pair.cache, dirs_exist_ok=True)
         case ["stamped"]:
             assert keys(pair.cache, "-atime") == keys(pair.cache)
         case ["jaxcache", *command]:
@@ -242,7 +211,7 @@ def play(pair: Pair, words: list[str], settings: Path) -> None:
         case ["fails", code, "jaxcache", *command]:
             assert pair.start(*command).returncode == int(code), words
         case ["count", field, number, "jaxcache", *command]:
-            value = pair.run_json(*command)[field]
+            value = json.loads(pair.run(*command, "--json"))[field]
             assert (value if isinstance(value, int) else len(value)) == int(number), words
         case _:
             raise ValueError(f"no line of a scenario: {words}")
@@ -304,7 +273,8 @@ def test_what_a_tier_has_for_others_does_not_fail_a_run_of_hits(pair: Pair) -> N
     live = ("--live", "--tier", pair.directory / "tier")
     program = pair.directory / "program.py"
     text = program.read_text()
-    pair.run("warm", *pair.python, *live, "program.py")
+    pair.fill()
+    pair.run("copy", pair.cache, pair.directory / "tier")
     pair.change_one_function()
     pair.run("warm", *pair.python, *live, "program.py")
     pair.use("second")
@@ -324,14 +294,13 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 @pytest.mark.jax
 @pytest.mark.slow
-def test_two_versions_take_turns_in_one_directory(make_pair: MakePair) -> None:
-    pythons = [python for python in find_jax_pythons() if jax_version(python) >= (0, 5)]
-    if len(pythons) < 2:
-        pytest.skip("JAXCACHE_TEST_JAX_PYTHONS names one Python with JAX 0.5 or newer")
-    pair = make_pair(pythons[0])
+def test_two_versions_take_turns_in_one_directory(pair: Pair) -> None:
+    first, other = pair.world.python, find_jax_pythons()[-1]
+    if first == other:
+        pytest.skip("JAXCACHE_TEST_JAX_PYTHONS names no other Python after this one")
     tier = pair.directory / "tier"
     for _ in range(2):
-        for python in (pythons[0], pythons[-1]):
+        for python in (first, other):
             pair.world.python = python
             pair.run("run", "--live", "--tier", tier, *pair.program())
             assert pair.plain(**CAP) == ALL_HITS
@@ -359,25 +328,8 @@ def test_torch_in_the_same_directory_is_left_alone(pair: Pair, golden: Path) -> 
     assert not set(contents(pair.cache)) & set(before)
 
 
-@pytest.mark.jax
-@pytest.mark.slow
-def test_jax_in_the_same_directory_is_left_alone(pair: Pair, golden: Path) -> None:
-    pair.fill()
-    shutil.copytree(golden, pair.cache, dirs_exist_ok=True)
-    torch = ("--layout", "torch", "-C", pair.cache)
-    pair.start("verify", *torch, "--fix", "--yes", "--grace", "0s")
-    pair.run("prune", *torch, "--max-entries", "1", "--orphans", "--grace", "0s", "--yes")
-    assert len(contents(pair.cache)) < len(contents(golden))
-    assert pair.plain() == ALL_HITS
-
-
 #: Another user, whose directories root fills.
 OWNER = 65534
-
-
-def owners(directory: Path) -> set[int]:
-    """The users to whom a directory and all that lies below it belong."""
-    return {path.lstat().st_uid for path in (directory, *directory.rglob("*"))}
 
 
 @pytest.mark.jax
@@ -407,5 +359,6 @@ def test_what_root_fills_belongs_to_the_owner_of_an_odd_directory(pair: Pair, wa
             pair.run("pull", tier)
     finally:
         os.umask(umask)
-    assert owners(pair.cache) | owners(tier) == {OWNER}
+    made = (pair.cache, tier, *pair.cache.rglob("*"), *tier.rglob("*"))
+    assert {path.lstat().st_uid for path in made} == {OWNER}
     assert pair.plain() == ALL_HITS
