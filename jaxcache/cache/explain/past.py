@@ -180,21 +180,16 @@ class Past:
         return not file or any(file == n or file.endswith(f"/{n}") for n in self.old.sources)
 
     @property
-    def is_same_program(self) -> bool:
-        """Whether the sources and the command line are known to be the same."""
-        is_same = self.old is not None and self.new is not None and self.old.argv == self.new.argv
-        return is_same and self.edits is not None and not self.edits
-
-    @property
     def outside(self) -> str:
-        """What else differs between both runs: the command line, or versions of libraries."""
+        """What else differs between both runs: arguments, versions of libraries, or hash seed."""
         if self.old is None or self.new is None:
             return ""
         old = self.old.versions
         changed = [
             f"{n} {old[n]} → {v}" for n, v in self.new.versions.items() if old.get(n, v) != v
         ]
-        return say.command_line(self.old.argv, self.new.argv) or say.list_names(changed)
+        seeds = say.hash_seeds(self.old.hash_seed, self.new.hash_seed)
+        return say.command_line(self.old.argv, self.new.argv) or say.list_names(changed) or seeds
 
     def origin_of(self, setting: str) -> str:
         """Return who made a setting that differs: ``environment``, ``code``, or empty."""
@@ -368,9 +363,12 @@ def changed_lines(old: Sketch, new: Sketch, edits: Edits | None = None) -> list[
 
 def differing_wirings(old: Sketch, new: Sketch) -> list[SourceLocation]:
     """Return the lines of the same operations that take other values, or come in another order."""
-    wirings = Counter((file_name(x.file), x.function, x.wiring) for x in old.lines)
-    apart = [x for x in new.lines if not wirings[file_name(x.file), x.function, x.wiring]]
-    return [LineChange(None, x).place for x in apart]
+
+    def wiring(line: SketchedLine) -> tuple[object, ...]:
+        return file_name(line.file), line.function, line.wiring, *line.operations
+
+    wirings = {wiring(line) for line in old.lines}
+    return [LineChange(None, x).place for x in new.lines if wiring(x) not in wirings]
 
 
 def _changed(old: Sequence[SketchedLine], new: Sequence[SketchedLine]) -> Iterator[LineChange]:

@@ -88,7 +88,8 @@ def compare_computations(left: Compile, right: Compile, past: Past) -> list[Diff
         return differences
     if layers is not None:
         return [*_of_layers(layers, old, new, right, past)]
-    return _of_lines(old, new, right, past) or [_unknown(say.NOTHING_DIFFERS)]
+    outside = f"; {past.outside}" if past.outside else ""
+    return _of_lines(old, new, right, past) or [_unknown(say.NOTHING_DIFFERS + outside)]
 
 
 def _unknown(meaning: str) -> Difference:
@@ -333,7 +334,9 @@ def _of_layers(
         yield _of(say.RESULT_NAMES, Cause.NAME, evidence=Evidence.LAYER)
     elif layers == "precision":
         yield _of(say.PRECISION, Cause.CODE, evidence=Evidence.LAYER, where=where)
-    if "constants" in layers:
+    if "constants" in layers and not changes and differing_wirings(old, new):
+        yield _of_order(old, new, past)
+    elif "constants" in layers:
         pairs = [c for c in changes if c.constants]
         shown = pairs[0].constants if pairs else None
         places = tuple(c.place for c in pairs[:1] if not c.is_in_library)
@@ -385,18 +388,10 @@ def _moved(old: Sketch, new: Sketch) -> Difference:
 
 
 def _of_order(old: Sketch, new: Sketch, past: Past) -> Difference:
-    seeds = old.hash_seed, new.hash_seed
-    is_seeded = "random" in seeds or seeds[0] != seeds[1]
     where = differing_wirings(old, new)[:1]
-    if is_seeded and past.is_unedited(where[0].file if where else ""):
-        sides = tuple(f"PYTHONHASHSEED={seed}" for seed in seeds)
-        is_alone = past.is_same_program and seeds[0] != "random" != seeds[1]
-        fix = say.set_variable("PYTHONHASHSEED", seeds[0]) if is_alone else None
-        part = say.SEEDED_ORDER
-        return _of(
-            part, Cause.OPERATION_ORDER, (sides[0], sides[1]), fix=fix, evidence=Evidence.LAYER
-        )
-    return _of(say.ORDER, Cause.OPERATION_ORDER, evidence=Evidence.LAYER, where=where)
+    is_unedited = past.is_unedited(where[0].file if where else "")
+    part = say.order(past.outside if is_unedited else "")
+    return _of(part, Cause.OPERATION_ORDER, evidence=Evidence.LAYER, where=where)
 
 
 # Lines -------------------------------------------------------------------------------------------

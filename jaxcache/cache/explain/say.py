@@ -16,7 +16,10 @@ _SHOWN_NAMES = 4
 FIRST_TIME = "first time"
 NOT_KNOWN = "not known: no record of the earlier program"
 ALONE_NO_HIT = "undoing this alone brings no hit"
-NEVER_HITS = "never hits: a name, pointer or constant is another one in each process"
+NEVER_HITS = (
+    "hits by chance at most: a name, pointer, constant or the order of a set is another one in "
+    "each process"
+)
 NOTHING_DIFFERS = "not known: the keys differ, and nothing that is recorded of the program does"
 NO_KEY = "not known: no key was made on one side: the cache was off there"
 DAMAGED_NEAREST = "not known: the entry that it would be compared with is damaged"
@@ -180,12 +183,13 @@ RESULT_NAMES = Part("names", "only names differ: of results, or of functions ins
 PRECISION = Part("precision", "only the precision of products differs")
 BY_X64 = "by jax_enable_x64, or by the caller; the entries do not record which"
 ARRAY = Part("array constant", "only the values of an array differ that the program contains")
-ORDER = Part("order of operations", "the same operations, in another order")
-SEEDED_ORDER = Part(
-    "order of operations",
-    "the same operations in another order, as a set of Python orders them by its hash seed",
-)
 RESULT = Part("result", "the shape or dtype of the result; the line that sets it is not recorded")
+
+
+def order(why: str) -> Part:
+    """Return that operations come in another order, and what else differs."""
+    text = "the same operations, in another order"
+    return Part("order of operations", f"{text}: {why}" if why else text)
 
 
 def moved_lines(setting_name: str) -> Part:
@@ -232,6 +236,15 @@ def operations(place: str, *, since: str, edited: Sequence[str], is_edited: bool
 def edited_since(since: str, edited: Sequence[str]) -> str:
     """Return a clause about lines that were edited."""
     return f"since {since}, {list_names(edited)} {'was' if len(edited) == 1 else 'were'} edited"
+
+
+def hash_seeds(old: str, new: str) -> str:
+    """Return a clause about Python's hash seed, if both runs may have had another one."""
+    if "random" in (old, new):
+        return "PYTHONHASHSEED is not set, so that each process may order a set otherwise"
+    if old == new:
+        return ""
+    return f"PYTHONHASHSEED was {old}, and is {new}, which may order a set otherwise"
 
 
 def command_line(old: Sequence[str], new: Sequence[str]) -> str:

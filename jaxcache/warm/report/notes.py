@@ -177,7 +177,7 @@ def varying_notes(
         yield (
             f"{names}: written under another key by an equal run before, so that the next run "
             "may miss, too; something in the program changes in each process, such as a name, a "
-            f"constant or an address: {explain}"
+            f"constant, an address or the order of a set: {explain}"
         )
 
 
