@@ -31,14 +31,14 @@ def world(tmp_path: Path, jax_python: str) -> World:
 
 @pytest.fixture
 def full(world: World, make_once: MakeOnce) -> World:
-    """A world that has the entries of its program, which ``warm`` wrote once for all tests."""
+    """A world that has the entries of its program, which ``run`` wrote once for all tests."""
     cache = world.directory / "jc"
 
-    def warm(directory: Path) -> None:
-        fill(world, "warm")
+    def run(directory: Path) -> None:
+        fill(world, "run")
         cache.rename(directory / "jc")
 
-    shutil.copytree(make_once("smoke", warm) / "jc", cache)
+    shutil.copytree(make_once("smoke", run) / "jc", cache)
     for path in cache.iterdir():
         os.utime(path, LONG_AGO)
     return world
@@ -56,7 +56,7 @@ def run(world: World) -> Run:
     return run_to_end
 
 
-@pytest.mark.parametrize("way", ["run", "warm --live", "compile RECIPE"])
+@pytest.mark.parametrize("way", ["warm --live", "compile RECIPE"])
 def test_plain_jax_hits_what_jaxcache_filled(world: World, way: str) -> None:
     fill(world, way)
     assert world.plain() == HITS

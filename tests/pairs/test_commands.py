@@ -324,7 +324,7 @@ def test_torch_in_the_same_directory_is_left_alone(pair: Pair, golden: Path) -> 
     assert {name: contents(pair.cache).get(name) for name in before} == before
     pair.use("second")
     pair.run("import", "x.jxb")
-    assert pair.plain() == ALL_HITS
+    assert len(keys(pair.cache)) == MODULES
     assert not set(contents(pair.cache)) & set(before)
 
 
