@@ -268,7 +268,7 @@ def test_messages_of_preferences(seen: CacheFacts, version: str, logs: bool) -> 
 def test_large_programs_on_macos(seen: CacheFacts) -> None:
     program = next(iter(seen.contents.values())).program
     assert program
-    large = with_device(seen, program=replace(program, instructions=2107))
+    large = with_device(seen, program=replace(program, instructions=1_001))
     mac = HostFacts(system="darwin")
     (finding,) = directory.find_large_on_macos(Facts(large, interpreter=python("0.9.2"), host=mac))
     assert len(finding.files) == 1

@@ -369,7 +369,7 @@ def test_compiles_that_jax_does_not_write_are_told(run_cli: RunCli, tmp_path: Pa
     job.mkdir()
     for seconds, environment, noted in (
         (0, {}, False),
-        (3, {}, True),
+        (1, {}, True),
         (3, {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}, False),
     ):
         compile_for(seconds, job)
