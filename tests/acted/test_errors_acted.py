@@ -68,28 +68,16 @@ def mend(run_cli: RunCli, tmp_path: Path) -> Mend:
     return run
 
 
-@pytest.mark.parametrize(
-    ("command", "until"),
-    [
-        *[
-            pytest.param(
-                f"{c} nosuch", " prints every key", marks=acts_on("jaxcache ls -q prints every key")
-            )
-            for c in ("show", "ls", "rm --yes", "pin", "verify", "export x.jxb")
-        ],
-        pytest.param(
-            "prune --unused-for 900d --yes",
-            " shows the last use of each)",
-            marks=acts_on("the oldest use was … ago (jaxcache ls shows the last use of each)"),
-        ),
-    ],
-)
-def test_what_is_not_there(
-    run_cli: RunCli, filled: Path, tmp_path: Path, command: str, until: str
-) -> None:
-    told = run_cli(*command.split(), "-C", filled)
-    listed = act(told.stderr, tmp_path, until=until)
-    assert len(listed.stdout.splitlines()) == ENTRIES, (told, listed)
+@acts_on("jaxcache ls -q prints every key")
+@acts_on("the oldest use was … ago (jaxcache ls shows the last use of each)")
+def test_what_is_not_there(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+    commands = ("show", "ls", "rm --yes", "pin", "verify", "export x.jxb")
+    told = [run_cli(*f"{c} nosuch".split(), "-C", filled).stderr for c in commands]
+    (hint,) = {text.partition("hint: ")[2] for text in told}
+    young = run_cli("prune", "--unused-for", "900d", "--yes", "-C", filled).stderr
+    for text, until in ((hint, " prints every key"), (young, " shows the last use of each)")):
+        listed = act(text, tmp_path, until=until)
+        assert len(listed.stdout.splitlines()) == ENTRIES, (text, listed)
 
 
 @acts_on("jaxcache pin --remove …")
@@ -122,14 +110,13 @@ def test_pins_above_a_bound(run_cli: RunCli, filled: Path, key: str, tmp_path: P
 
 
 @acts_on("the cache is named with -C: …")
-def test_a_directory_in_the_place_of_a_key(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
+@acts_on("name one with -C, such as -C …")
+def test_a_directory_in_the_place_of_a_key_or_above_caches(
+    run_cli: RunCli, filled: Path, tmp_path: Path
+) -> None:
     told = run_cli("ls", filled)
     assert told.returncode == 10, told
     assert act(told.stderr, tmp_path).returncode == 0
-
-
-@acts_on("name one with -C, such as -C …")
-def test_a_directory_above_caches(run_cli: RunCli, filled: Path, tmp_path: Path) -> None:
     told = run_cli("stats", "-C", tmp_path)
     says(told.stderr)
     option = told.stderr.partition("such as ")[2].strip()
