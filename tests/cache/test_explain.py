@@ -29,6 +29,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.core.runs import CompileRow, Run
 from jaxcache.core.sketch import PassedArgument, Sketch, SketchedLine, make_sketch, read_sketch
+from jaxcache.entry.contents import Device
 from jaxcache.store import open_store
 from tools.explain_changes.changes import CODE, Change, Edit, apply
 from tools.explain_changes.judge import Case, Plain, Verdict, judge, places_of
@@ -258,6 +259,9 @@ def test_what_entries_of_plain_jax_show(
     found = compare(left, right)
     assert [str(d.cause) for d in found] == causes
     assert first in (None, (found[0].left, found[0].right))
+    assert left.contents
+    nameless = replace(left, contents=replace(left.contents, device=Device("tpu")))
+    assert Cause.DEVICE not in {d.cause for d in compare(nameless, right)}
 
 
 @pytest.mark.parametrize(
@@ -605,6 +609,10 @@ def test_other_operands_are_no_other_order(seeds: tuple[str, str]) -> None:
 def test_arguments_tell_names_types_shardings_and_donations() -> None:
     told = [(a.name, a.type, a.donated, a.sharding) for a in sketch().arguments]
     assert told == [("w", "f32[4,4]", True, ""), ("x", "f32[2,4]", False, '"{replicated}"')]
+    kept = sketch(MODULE.replace("{tf.aliasing_output = 0 : i32}", "{}"))
+    for old, new, sides in ((sketch(), kept, ("w", "none")), (kept, sketch(), ("none", "w"))):
+        (difference,) = explain(old, new)
+        assert (difference.cause, difference.left, difference.right) == (Cause.DONATION, *sides)
 
 
 def test_a_large_constant_is_left_out() -> None:
