@@ -459,6 +459,9 @@ def test_outputs_for_the_steps_that_follow(run_cli: RunCli, bundle: Path, tmp_pa
     summary = (tmp_path / "summary").read_text()
     assert summary.count("### ") == 2
     assert "| jit&#95;mlp |" in summary
+    env["GITHUB_OUTPUT"] = str(tmp_path / "no" / "where")
+    done = run_cli("ci", "restore", bundle, "-C", job, "--everything", env=env)
+    assert (done.returncode, "[cannot-write]" in done.stderr) == (2, True)
 
 
 def test_names_from_a_cache_are_text_in_a_summary(
@@ -490,12 +493,6 @@ def test_the_steps_that_the_help_shows_do_as_they_say(run_cli: RunCli, tmp_path:
     done = sh(["sh", "-c", script], env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "store" / "abc.jxb").is_file()
-
-
-def test_where_outputs_cannot_go(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
-    env = {"GITHUB_OUTPUT": str(tmp_path / "no" / "where")}
-    done = run_cli("ci", "restore", bundle, "-C", tmp_path / "job", "--everything", env=env)
-    assert (done.returncode, "[cannot-write]" in done.stderr) == (2, True)
 
 
 # ``ci restore``: what comes, what does not, and what a job is told of it.
