@@ -17,6 +17,7 @@ from processes import sh
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
 from jaxcache.core import runs
+from jaxcache.injected.run_program import CallError, find_function
 
 pytestmark = pytest.mark.jax
 
@@ -143,7 +144,7 @@ def test_a_module_a_directory_and_a_notebook(
     cells = ("%precision 3\n!true\n", STEP, "%%bash\ntrue\n", "assert step.__module__\n")
     (tmp_path / "train.ipynb").write_text(notebook(*cells, SAYS.splitlines()[-1]))
     common = ("warm", "--json", "-C", cache, "--python", each_jax_python)
-    ways = [("-m", "package.module"), ("-m", "package"), ("package",)]
+    ways = [("-m", "package.module"), ("package",)]
     if has_modules(each_jax_python, "IPython"):
         ways.append(("train.ipynb",))
     for number, way in enumerate(ways):
@@ -263,19 +264,24 @@ def test_a_plain_call_hits_what_was_compiled_without_it(
         assert (row["outcome"], row["key"]) == ("hit", key), name
 
 
-def test_mistakes_are_said(warm: Any, script: Any) -> None:
-    script("LIGHT = ''", "light.py")
-    for word, said in (
-        ("light:nope", "no nope in light"),
-        ("light:LIGHT.x", "no LIGHT.x in light"),
-        ("nowhere:f", "cannot import nowhere"),
+def test_mistakes_are_said(
+    warm: Any, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = json.loads(warm("nowhere:f", code=2))["error"]
+    assert (error["code"], "cannot import nowhere" in error["message"]) == ("no-function", True)
+    monkeypatch.syspath_prepend(tmp_path)
+    light = script("LIGHT = ''", "light.py")
+    for name, said in (
+        (f"{light}:nope", f"no nope in {light}"),
+        (f"{light}:LIGHT.x", f"no LIGHT.x in {light}"),
+        (f"{light}:LIGHT", "is not a function"),
         ("nowhere.py:f", "no such file:"),
     ):
-        error = json.loads(warm(word, code=2))["error"]
-        assert error["code"] == "no-function"
-        assert said in error["message"]
-    script("1 / 0\ndef f(): ...", "broken.py")
-    warm("broken:f", code=1)  # the program's own failure, with its traceback
+        with pytest.raises(CallError, match=said):
+            find_function(name)
+    with pytest.raises(ZeroDivisionError):  # the program's own failure, with its traceback
+        find_function(f"{script('1 / 0', 'broken.py')}:f")
+    del sys.modules["light"], sys.modules["broken"]
 
 
 # Programs that fork, die, shout, wait or are stopped while ``warm`` looks on.
