@@ -91,6 +91,17 @@ def test_just_enough_goes_and_what_fits_comes_back() -> None:
     assert [c.name for c in choose_for_room(cheap, 110, "cost", NOW)] == ["b", "c"]
 
 
+def test_a_large_entry_stays_where_small_ones_suffice() -> None:
+    small = [candidate(f"s{n}", 20, compile_seconds=0.5) for n in range(20)]
+    large = candidate("large", 400, compile_seconds=9.0)
+    some = [large, *small, candidate("first", 50, compile_seconds=0.1)]
+    assert eviction_order(some, "cost", NOW)[1].name == "large"
+    names = [c.name for c in choose_for_room(some, 90, "cost", NOW)]
+    assert names == ["first", "s0", "s1"]
+    # It goes where the others would not be much cheaper.
+    assert "large" in [c.name for c in choose_for_room(some, 350, "cost", NOW)]
+
+
 # What a bound removes loses least: no entry of its class could stay, alone or for another.
 sizes = st.integers(0, 3000)
 seconds = st.floats(0, 4000, allow_nan=False)

@@ -12,7 +12,7 @@ from jaxcache.cache.ledger.record import COMPILE, HIT, PIN, Event
 from jaxcache.cache.ledger.segments import MAX_SEGMENT_BYTES, Ledger, count_uses
 from jaxcache.cache.ledger.write import append, compact
 from jaxcache.cache.trust import TrustedKey, load_signed
-from jaxcache.core.ledger import COMPACT_ABOVE, MAX_LEDGER_BYTES
+from jaxcache.core.ledger import COMPACT_ABOVE, MAX_LEDGER_BYTES, EventFold, sum_uses
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.core.signing import MAX_SIGNATURES_BYTES, SIGNATURES_DIR
 from jaxcache.errors import UntrustedError
@@ -71,6 +71,25 @@ def test_compaction_keeps_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ledger = Ledger.load(store)
         assert list(ledger) == [KEYS[0]]
         assert count_uses(ledger) == before
+
+
+def test_hits_save_what_was_timed_and_else_a_compile_less_the_fetching() -> None:
+    timed = {"count": 3, "timed": 2, "saved_seconds": 5.0, "retrieval_seconds": 0.5}
+    events = [Event(KEYS[0], COMPILE, 1, {"compile_seconds": 2.0}), Event(KEYS[0], HIT, 2, timed)]
+    sums = {"hits": 3, "misses": 1, "saved_seconds": 5.0 + (3 - 2) * 2.0 - 0.5}
+    assert sum_uses(events) == sums
+    whole = Event(KEYS[1], HIT, 3, {"timed": 1, "saved_seconds": 1.0})
+    assert sum_uses([*events, whole]) == {**sums, "hits": 4, "saved_seconds": 7.5}
+    assert sum_uses([Event(KEYS[0], PIN, 1)]) == {}
+
+
+def test_the_digest_of_a_later_event_comes_with_all_that_describes_its_file() -> None:
+    fold = EventFold()
+    for at_ns, facts in enumerate(
+        ({"payload_sha256": "a", "file_inode": 1}, {"payload_sha256": "b"}, {"file_inode": 3})
+    ):
+        fold.add(Event(KEYS[0], COMPILE, at_ns, facts))
+    assert fold.kinds_of(KEYS[0])[COMPILE].facts == {"payload_sha256": "b", "count": 3}
 
 
 def test_a_copy_of_a_replaced_segment_counts_once(tmp_path: Path) -> None:

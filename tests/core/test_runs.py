@@ -125,6 +125,46 @@ def test_a_field_of_a_row_of_another_type_is_no_record(index: int, value: Any) -
         assert type(read.runs[0].rows[0][index]) is expected
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("program",), "x" * 1025),
+        (("argv",), ["x"] * 513),
+        (("xla_flags",), ["\ud800"]),
+        (("at",), float(1 << 40)),
+        (("versions",), {str(n): "" for n in range(513)}),
+        (("settings",), {"jax_x": [1, "nowhere"]}),
+        (("rows", 0, CompileRow._fields.index("function")), "x" * 1025),
+        (("rows", 0, CompileRow._fields.index("key")), "no key"),
+        (("rows", 0, CompileRow._fields.index("line")), -1),
+    ],
+)
+def test_a_fact_out_of_bounds_is_no_record(place: tuple[str | int, ...], value: Any) -> None:
+    assert with_fact(value, *place) is None
+
+
+@pytest.mark.parametrize("lines", ["0" * 7, "x" * 8, "0" * 320_008])
+def test_digests_of_lines_are_whole_and_bounded(lines: str) -> None:
+    head, _, packed = runs.encode(Record("main.py", (run(sources={"a": "0" * 8}),))).partition(
+        b"\n"
+    )
+    document = json.loads(zlib.decompress(packed))
+    document["texts"] = [lines]
+    assert runs.decode(head + b"\n" + zlib.compress(json.dumps(document).encode())) is None
+
+
+@pytest.mark.parametrize(("written", "at"), [(3.0, 3), (2.5, 2)], ids=["kept", "forgotten"])
+def test_who_wrote_a_key_is_found_with_the_earlier_runs(written: float, at: int) -> None:
+    """Of a run that is no longer kept the oldest one with the key takes the place."""
+    of_key = {"rows": (row(written=written), row(key=KEY.replace("0", "1"), written=9.0))}
+    some = run(5, **of_key), run(3, **of_key), run(2, **of_key), run(1, rows=())
+    records = [Record("other.py", (run(4, rows=()),)), Record("main.py", some)]
+    found = runs.find_writer(records, KEY)
+    assert found is not None
+    assert (found[0].at, [one.at for one in found[1]]) == (at, [*range(at - 1, 0, -1)])
+    assert runs.find_writer(records, f"jit_g-{'0' * 64}") is None
+
+
 def test_a_record_keeps_within_its_bounds() -> None:
     rows = tuple(
         row(key=f"jit_f-{os.urandom(32).hex()}", function="é" * 2000)

@@ -144,21 +144,23 @@ def test_entries_and_disuse_are_bounds_too(root: Path, keys: list[str]) -> None:
 
 
 def test_what_is_used_during_a_sweep_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = fill(root, 3)
+    keys = fill(root, 4)
     look = Evictor._look
-    used = keys[:2]
+    used = keys[1:3]
 
     def look_and_use(evictor: Evictor) -> Any:
         found = look(evictor)
+        (root / f"{keys[0]}-cache").unlink(missing_ok=True)
         while used:
             path = root / f"{used.pop()}-cache"
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return found
 
     monkeypatch.setattr(Evictor, "_look", look_and_use)
-    sweep(root, **{"max-entries": 2})
+    counters = sweep(root, max_entries=2)
     assert len(left(root, keys)) == 1
-    assert left(root, keys) != [2]
+    assert left(root, keys) != [3]
+    assert counters["evicted"] == 2
 
 
 def test_cost_keeps_what_took_long_to_compile_and_pins_stay(root: Path, keys: list[str]) -> None:
@@ -174,6 +176,18 @@ def test_cost_keeps_what_took_long_to_compile_and_pins_stay(root: Path, keys: li
     stayed = left(root, keys)
     assert {0, 1, 3} <= set(stayed)
     assert len(stayed) == 9
+
+
+def test_where_entries_are_bounded_their_size_does_not_count(root: Path, keys: list[str]) -> None:
+    (root / f"{keys[0]}-cache").write_bytes(bytes(99_000))
+    uses = UseLog(str(root), {})
+    for number, key in enumerate(keys):
+        uses.compiled(key, 0.1 if number else 500.0)
+    uses.flush()
+    sweep(root, max_entries=10, policy="cost")
+    assert 0 in left(root, keys)
+    sweep(root, max_size=5000, policy="cost")
+    assert left(root, keys) and 0 not in left(root, keys)
 
 
 def test_what_was_moved_here_and_is_in_use_stays(root: Path, keys: list[str]) -> None:
@@ -220,9 +234,10 @@ def test_an_absurd_count_in_the_ledger_does_not_stop_the_sweep(root: Path, keys:
 def test_cost_takes_what_prune_takes(root: Path, run_cli: RunCli) -> None:
     choice = random.Random(4)
     keys = fill(root, 40)
-    for path in root.glob("*-cache"):  # whole entries of one size
+    for path in root.glob("*-cache"):  # whole entries
         written = path.stat().st_mtime_ns
-        path.write_bytes(zlib.compress(b"\0\0\0\7" + choice.randbytes(500)))
+        content = choice.randbytes(choice.randrange(100, 900))
+        path.write_bytes(zlib.compress(b"\0\0\0\7" + content))
         later = choice.choice([0, 1500 * 10**9])  # every second was read again, and nobody counted
         os.utime(path, ns=(written, written - later))
     uses = UseLog(str(root), {})
@@ -245,9 +260,11 @@ def test_cost_takes_what_prune_takes(root: Path, run_cli: RunCli) -> None:
 def test_stamps_go_with_their_entries_under_the_lock_of_jax(root: Path) -> None:
     keys = fill(root, 20, stamped=True)
     (root / ".lockfile").touch()
+    for number, suffix in ((0, "atime"), (15, "cache")):  # the stamp has the date of the use
+        os.utime(root / f"{keys[number]}-{suffix}", (time.time(), time.time() - 50 * (9 - number)))
     sweep(root, max_size=1000)
     stayed = left(root, keys)
-    assert stayed == list(range(11, 20))
+    assert stayed == [0, *range(12, 20)]
     assert sorted(p.name for p in root.glob("*-atime")) == sorted(
         f"{keys[n]}-atime" for n in stayed
     )

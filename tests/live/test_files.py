@@ -13,6 +13,7 @@ from jaxcache.core.atomic import open_directory
 from jaxcache.core.seams.cache import Load
 from jaxcache.live.evictor import Evictor
 from jaxcache.live.files import (
+    own_directory_of,
     quarantine_entry,
     read_file,
     read_start,
@@ -156,6 +157,16 @@ def test_a_file_is_read_up_to_a_limit_and_no_other_thing_is(tmp_path: Path) -> N
         assert read_file("file", 5, directory=directory) == b"bytes"
         with pytest.raises(OSError, match="symbolic links"):
             read_file("link", 5, directory=directory)
+
+
+def test_a_directory_of_ours_is_made_only_where_something_is_written(tmp_path: Path) -> None:
+    root = tmp_path / "new"
+    for parts in ((), ("live",)):
+        with pytest.raises(FileNotFoundError), own_directory_of(str(root), *parts, make=False):
+            pass
+    assert not root.exists()
+    with own_directory_of(str(root), "live"):
+        assert (root / ".jaxcache" / "live").is_dir()
 
 
 def test_an_entry_is_removed_and_moved_with_its_stamp(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ def test_the_documented_counters_exist() -> None:
 
 def test_the_closing_line_has_what_is_not_zero() -> None:
     counters = Counters()
+    counters.hit_in("/a")
+    assert counters.summary().startswith("0 hits (0 local, 1 from /a), 0 misses, ")
+    counters = Counters()
     counters.count("hits_local", 3)
     counters.add("compile_seconds", 1.25)
     assert counters.summary() == "3 hits, 0 misses, 0.00 s reading, 1.2 s compiling"

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from conftest import RunCli
 from mount_without_links import can_mount, mounted_without_links
-from object_server import Proxy
+from object_server import CREDENTIALS, Proxy
 from ways import old_copy, told
 
 from jaxcache.cache.trust import (
@@ -27,7 +28,7 @@ from jaxcache.cache.trust import (
     write_signatures,
 )
 from jaxcache.core import signing
-from jaxcache.live.helper import BucketStore, TierClient
+from jaxcache.live.helper import BucketStore, TierClient, receive, send
 from jaxcache.live.process import Counters
 from jaxcache.live.tier import CircuitBreaker, Refusals, Signatures, Tier
 from jaxcache.store import open_store
@@ -143,8 +144,18 @@ def test_a_tier_that_answers_every_second_request_is_given_up(bucket: str, s3: P
     assert layer.counters["tier_skipped"] >= 28
 
 
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """What this process tells the parent of its run."""
+    told: list[dict[str, str]] = []
+    monkeypatch.setitem(sys.modules, "_jaxcache_hook", SimpleNamespace(report=told.append))
+    return told
+
+
 @pytest.mark.parametrize("how", ["drop", "hang", "truncate", 403, 500])
-def test_what_fails_is_no_answer(bucket: str, s3: Proxy, how: str | int) -> None:
+def test_what_fails_is_no_answer(
+    bucket: str, s3: Proxy, reports: list[dict[str, str]], how: str | int
+) -> None:
     layer = layer_with(**{"timeout": 5.0, "miss-budget": 9.0})
     tier = Tier(bucket, layer)
     assert tier.write("entry", b"entry", replace=True)
@@ -154,6 +165,39 @@ def test_what_fails_is_no_answer(bucket: str, s3: Proxy, how: str | int) -> None
     assert tier.attempt("names", "") is None
     assert tier.write("entry", b"other", replace=True) is (how == "truncate")
     assert len(layer.said) == (2 if how == 403 else 0)
+    assert reports == []  # the run has reached its tier
+
+
+@pytest.mark.parametrize(
+    ("address", "env", "said"),
+    [
+        ("s3://team/jax", {"AWS_ACCESS_KEY_ID": ""}, "no credentials: docs/remote.md has the vari"),
+        (
+            "s3://team/jax",
+            {"AWS_ENDPOINT_URL": "http://[::1"},
+            "AWS_ENDPOINT_URL is not a URL of a server",
+        ),
+        ("s4://team/jax", {}, "no store serves s4://"),
+        ("s3://user:PASSWORD@team/jax", {}, "credentials do not belong into a URL"),
+    ],
+)
+def test_a_tier_that_cannot_be_opened_is_given_up_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+    reports: list[dict[str, str]],
+    address: str,
+    env: dict[str, str],
+    said: str,
+) -> None:
+    """Without credentials obstore would ask the metadata address of a cloud."""
+    for name, value in {**CREDENTIALS, **env}.items():
+        monkeypatch.setenv(name, value)
+    layer = layer_with(timeout=30.0)
+    tier = Tier(f"{address}:ro", layer)
+    assert (tier.writable, tier.read("entry"), tier.read("other")) == (False, None, None)
+    assert layer.counters.snapshot() == {"tier_errors": 1, "tier_skipped": 1}
+    (line,) = layer.said
+    assert said in line and line.endswith("; going on without it") and "PASSWORD" not in line
+    assert [report["event"] for report in reports] == ["no-tier"]
 
 
 def test_a_request_needs_no_thread(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,13 +319,18 @@ def test_a_tier_whose_process_was_ended_is_served_by_another(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("name", "value"), [("executable", "/usr/bin/app"), ("frozen", True)])
 def test_a_tier_needs_a_python_that_can_be_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reports: list[dict[str, str]],
+    name: str,
+    value: object,
 ) -> None:
     monkeypatch.setattr(sys, name, value, raising=False)
     layer = layer_with()
     assert Tier(str(tmp_path), layer).read("entry") is None
-    expected = f"live: cannot read {tmp_path} (a tier needs a Python that can be started)"
-    assert layer.said == [f"{expected}; going on without it"]
+    reason = "a tier needs a Python that can be started"
+    assert layer.said == [f"live: cannot read {tmp_path} ({reason}); going on without it"]
+    assert reports == [{"event": "no-tier", "detail": f"{tmp_path}: {reason}"}]
 
 
 def test_the_process_of_a_directory_tier_ends_with_the_last_connection(tmp_path: Path) -> None:
@@ -293,6 +342,41 @@ def test_the_process_of_a_directory_tier_ends_with_the_last_connection(tmp_path:
     while servers_of(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert process not in servers_of(tmp_path)
+
+
+def test_an_error_of_the_store_arrives_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    client = TierClient(str(tmp_path / "file"), 30.0)
+    with pytest.raises(FileExistsError):
+        client.ask("create", "entry", b"1", seconds=30.0)
+    with pytest.raises(OSError, match=r"^AttributeError: "):
+        client.ask("no_method", "entry", seconds=30.0)
+
+
+def test_an_answer_is_bounded() -> None:
+    for limit in (5, 4):
+        one, other = socket.socketpair()
+        with one, other:
+            send(one, {"value": 1}, b"bytes")
+            if limit == 5:
+                assert receive(other, limit) == ({"value": 1}, b"bytes")
+                continue
+            with pytest.raises(OSError, match="too large an answer"):
+                receive(other, limit)
+
+
+def test_a_listing_counts_for_two_minutes(tmp_path: Path) -> None:
+    layer = layer_with(timeout=30.0)
+    layer.background = SimpleNamespace(submit=lambda call: call())
+    tier = Tier(str(tmp_path), layer)
+    tier.list()
+    assert tier.write("entry", b"1", replace=True)
+    assert (tier.read("entry"), tier.read("entry", fresh=True)) == (None, b"1")
+    assert layer.counters.snapshot() == {"tier_known_misses": 1}
+    tier._listed -= 121
+    assert tier.read("entry") == b"1"
+    assert tier.write("other", b"2", replace=True)
+    assert (tier.read("other"), tier.read("entry")) == (None, b"1")
 
 
 def test_a_name_that_no_entry_has_is_not_kept(bucket: str) -> None:
