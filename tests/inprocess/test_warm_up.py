@@ -185,7 +185,11 @@ FLAG = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
 
 
 @pytest.mark.parametrize(
-    ("activation", "env", "cause"), [("nn.relu", {}, "code"), ("nn.gelu", FLAG, "flag")]
+    ("activation", "env", "cause"),
+    [
+        ("nn.relu", {}, "code"),
+        pytest.param("nn.gelu", FLAG, "flag", marks=pytest.mark.slow),
+    ],
 )
 def test_all_name_the_same_cause(
     run_cli: RunCli,

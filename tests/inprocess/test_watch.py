@@ -95,7 +95,6 @@ def test_counts_are_jax_own(run_inside: RunInside, tmp_path: Path) -> None:
 def test_a_run_and_the_program_itself_agree(run_inside: RunInside) -> None:
     program = BEGIN + BLOCKS.replace("jax.monitoring.clear_event_listeners()\nlisten()", "")
     command = (sys.executable, "-m", "jaxcache", "run", "--json", "--")
-    assert run_inside(program)["outer"][0]["written"] >= 6
     done = run_inside(
         program.replace("print(json.dumps(found))", "sys.stderr.write(json.dumps(found) + '\\n')"),
         prefix=(sys.executable, "-c", SPLIT, *command),

@@ -45,6 +45,7 @@ print(repr(told[0]), told[1].changed, told[2].changed, sep="\\n")
     assert first == f"[1000000000, ({tier!r},), True]"
     assert shown.startswith(f"jaxcache enabled (cache_dir={str(tmp_path / 'jax')!r}; live=True; ")
     assert "jax_persistent_cache_min_compile_time_secs=0.0" in shown
+    assert (tmp_path / "jax").stat().st_mode & 0o777 == 0o700
     assert again == "{}"
     assert third == str({DIRECTORY: other})
     assert ran["written"] == len(entries(tmp_path / "other")) > 1

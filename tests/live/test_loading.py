@@ -321,7 +321,7 @@ def test_a_holder_that_dies_stops_nobody(jax_python: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize("place", ["directory", "bucket"])
+@pytest.mark.parametrize("place", [pytest.param("directory", marks=pytest.mark.slow), "bucket"])
 def test_machines_that_share_a_tier_compile_each_module_once(
     request: pytest.FixtureRequest, jax_python: str, tmp_path: Path, place: str
 ) -> None:

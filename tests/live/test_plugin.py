@@ -10,7 +10,7 @@ import pytest
 from conftest import RunCli, clean_environment
 from processes import sh
 
-from live.conftest import PROGRAM, TELL, RunLive, entries, finds_the_layer, live_environment
+from live.conftest import PROGRAM, RunLive, entries
 
 #: Stands in for a process in which JAX calls the entry point.
 ENTRY = """
@@ -63,15 +63,6 @@ def test_a_mistake_is_one_line_and_nothing_else(tmp_path: Path) -> None:
     assert said.splitlines() == [
         "jaxcache: live is off: JAXCACHE_LIVE_TIRES: tires is not a setting; did you mean tiers?"
     ]
-
-
-@pytest.mark.jax
-def test_an_isolated_python_has_the_layer(jax_python: str, tmp_path: Path) -> None:
-    if not finds_the_layer(jax_python):
-        pytest.skip("-I finds an installed jaxcache only")
-    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
-    done = sh([jax_python, "-I", "-c", PROGRAM + TELL], env=env)
-    assert '"written": 3' in done.stdout, done.stderr
 
 
 @pytest.mark.jax

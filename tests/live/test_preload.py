@@ -324,7 +324,6 @@ def test_an_entry_kills_two_processes_at_most(
     ran = run_ahead()
     assert (ran["preloaded"], ran["died_loading"], ran["hits_local"]) == (0, 0, number)
     assert not (tmp_path / "cache" / ".jaxcache" / "quarantine").exists()
-    assert run_ahead(wait=number)["preload_used"] == number
     for _ in range(2):  # ahead, and by request
         assert run_ahead(before=DEADLY, check=False).code == -signal.SIGKILL
     ran = run_ahead(before=DEADLY)
