@@ -10,6 +10,8 @@ import pytest
 from conftest import MakeOnce, RunCli, clean_environment, find_jax_pythons, jax_version
 from plain_jax import run_plain
 
+from jaxcache.core.runs import RUNS_DIR
+
 pytestmark = pytest.mark.jax
 
 PROGRAM = (Path(__file__).with_name("programs.py"), "names")
@@ -24,6 +26,10 @@ SETTINGS = {
 CACHED = 30
 LONG_AGO = 1_700_000_000
 Hits = Callable[[Path], int]
+
+
+def run_records(cache: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in (cache / RUNS_DIR).iterdir()}
 
 
 @pytest.fixture
@@ -94,7 +100,9 @@ def test_a_run_names_modules_as_their_files_and_its_recipe_compiles_every_name(
     assert document["summary"]["hits"] == CACHED
     keyed = [m for m in document["modules"] if m["key"]]
     assert {m["module"] for m in keyed} == {m["key"].rpartition("-")[0] for m in keyed}
+    kept = run_records(cache)
     explained = run_cli("explain", *options, PROGRAM[0], "--", PROGRAM[1], env=SETTINGS)
+    assert run_records(cache) == kept, "nothing is recorded where nothing is written"
     # Only the two whose names are too long for a file are not cached.
     assert len(json.loads(explained.stdout)["comparisons"]) <= 2, explained.stdout
     compiling = ("compile", recipe, "-C", target, "--jobs=1", "--python", each_jax_python)

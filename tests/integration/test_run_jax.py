@@ -148,8 +148,6 @@ def test_nothing_is_recorded_where_nothing_is_written(
 ) -> None:
     before = records(cache)
     warm(run_cli, cache, "--no-write", recorded.name, "8", cwd=recorded.parent)
-    words = ("explain", "-C", cache, recorded.name, "8")
-    assert run_cli(*words, cwd=recorded.parent).returncode == 0
     assert records(cache) == before
 
 

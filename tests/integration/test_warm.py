@@ -89,7 +89,7 @@ def test_a_changed_function_alone_misses_and_quiet_prints_the_keys(
 # Programs as people start them: scripts, modules, directories, notebooks and functions.
 
 
-def test_the_script_runs_unchanged(
+def test_the_script_runs_unchanged_with_devices_added_to_its_flags(
     run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     script("value = 42", "beside.py")
@@ -97,17 +97,20 @@ def test_the_script_runs_unchanged(
         """
         import sys, os, json, beside, jax
         print(json.dumps([sys.argv, __name__, __file__, sys.path[0], beside.value, sys.stdin.read(),
-                          os.getcwd(), [m for m in sys.modules if m.startswith('jaxcache.')]]))
+                          os.getcwd(), os.environ['XLA_FLAGS'],
+                          [m for m in sys.modules if m.startswith('jaxcache.')]]))
         print("to stderr", file=sys.stderr)
         sys.exit(7)
         """
     )
     argv = [str(path), "--flag", "-q", "a b", "--json"]
-    words = ("warm", "-C", cache, "--python", each_jax_python, *argv)
-    done = run_cli(*words, input="typed", cwd=tmp_path)
+    words = ("warm", "-C", cache, "--python", each_jax_python, "--devices", "3", *argv)
+    flags = "--xla_cpu_enable_fast_math=false"
+    done = run_cli(*words, input="typed", cwd=tmp_path, env={"XLA_FLAGS": flags})
     assert done.returncode == 7
-    *seen, modules = json.loads(done.stdout)
+    *seen, added, modules = json.loads(done.stdout)
     assert seen == [argv, "__main__", str(path), str(tmp_path), 42, "typed", str(tmp_path)]
+    assert added == f"{flags} --xla_force_host_platform_device_count=3"
     # Where jaxcache is installed beside jax, its jaxcache.pth brings the listener in.
     assert {*modules} <= {"jaxcache.injected", "jaxcache.injected.hook"}
     assert "to stderr" in done.stderr
@@ -178,17 +181,6 @@ sys.exit(run_program.run_notebook())
     done = sh([sys.executable, "-c", script], cwd=tmp_path)
     needs = f"jaxcache: train.ipynb needs IPython: {sys.executable} has none\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", needs)
-
-
-def test_devices_are_added_to_the_flags_of_the_environment(
-    run_cli: RunCli, cache: Path, each_jax_python: str, script: Any
-) -> None:
-    path = script("import os; print(os.environ['XLA_FLAGS'])")
-    flags = "--xla_cpu_enable_fast_math=false"
-    options = ("-C", cache, "--python", each_jax_python, "--devices", "3")
-    done = run_cli("warm", *options, path, env={"XLA_FLAGS": flags})
-    wanted = f"{flags} --xla_force_host_platform_device_count=3\n"
-    assert (done.returncode, done.stdout) == (0, wanted), done.stderr
 
 
 MODELS = """
