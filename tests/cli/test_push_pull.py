@@ -266,39 +266,30 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_an_object_that_arrives_too_slowly_stays_behind(
-    run_cli: RunCli, local: Path, bucket: str, s3: Proxy, tmp_path: Path
+    run_cli: RunCli, local: Path, remote: str, s3: Proxy, tmp_path: Path
 ) -> None:
-    assert run_cli("push", bucket, "-C", local).returncode == 0
     slow = min(names(local))
     s3.fault = lambda seen: "drip" if seen.verb == "get" and seen.name.endswith(slow) else None
-    done = run_cli("pull", bucket, "-C", tmp_path / "new")
+    done = run_cli("pull", remote, "-C", tmp_path / "new")
     assert done.returncode == 3, done.stderr
     assert "arrives too slowly" in done.stdout + done.stderr
     assert names(tmp_path / "new") == names(local) - {slow}
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(("command", "code"), [("pull", 10), ("verify", 10), ("ci restore", 0)])
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("pull {} -C new", 10), ("verify -C {}", 10), ("ci restore {} -C new", 0)],
+)
 def test_a_bucket_of_slow_objects_is_given_up(
-    run_cli: RunCli,
-    local: Path,
-    bucket: str,
-    s3: Proxy,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    code: int,
+    run_cli: RunCli, remote: str, s3: Proxy, monkeypatch: pytest.MonkeyPatch, line: str, code: int
 ) -> None:
     """A job of CI goes on without its cache."""
     from jaxcache.store.object import retry
 
     monkeypatch.setattr(retry, "SLOW_OBJECTS", 3)
-    assert run_cli("push", bucket, "-C", local).returncode == 0
-    s3.forget()
     s3.fault = lambda seen: "drip" if seen.verb == "get" else None
-    places = (bucket,) if command != "verify" else ()
-    into = bucket if command == "verify" else tmp_path / "new"
-    done = run_cli(*command.split(), *places, "-C", into)
+    done = run_cli(*line.format(remote).split())
     assert done.returncode == code, done.stderr
     assert "were too slow; the last one" in done.stderr
     assert s3.counts()["get"] <= 2 * ENTRIES
@@ -368,10 +359,9 @@ def fifty(corpus: Path, tmp_path: Path) -> Path:
     return directory
 
 
-def run_interrupted(
-    s3: Proxy, verb: str, send: int, home: Path, *args: str | Path
-) -> tuple[int, str]:
+def run_interrupted(s3: Proxy, send: int, home: Path, *args: str | Path) -> tuple[int, str]:
     """Run a command that is signalled when it makes its 20th request."""
+    verb = "put" if args[0] == "push" else "get"
     numbers = itertools.count(1)
     started = threading.Event()
 
@@ -399,28 +389,24 @@ def run_interrupted(
     return process.returncode, said
 
 
-@pytest.mark.parametrize("command", ["push", "pull"])
 @pytest.mark.parametrize(
-    ("send", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["kill", "interrupt"]
+    ("command", "send"),
+    [
+        ("push", signal.SIGINT),
+        ("pull", signal.SIGKILL),
+        pytest.param("push", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("pull", signal.SIGINT, marks=pytest.mark.slow),
+    ],
 )
 def test_what_was_interrupted_resumes(
-    run_cli: RunCli,
-    fifty: Path,
-    bucket: str,
-    s3: Proxy,
-    here: Path,
-    tmp_path: Path,
-    command: str,
-    send: int,
-    code: int,
+    run_cli: RunCli, fifty: Path, bucket: str, s3: Proxy, here: Path, command: str, send: int
 ) -> None:
     everything = {p.name for p in fifty.iterdir()}
     if command == "pull":
         assert run_cli("push", bucket, "-C", fifty).returncode == 0
     line = (command, bucket, "-C", fifty if command == "push" else here)
-    verb = "put" if command == "push" else "get"
-    ended, said = run_interrupted(s3, verb, send, tmp_path, *line)
-    assert ended == code
+    ended, said = run_interrupted(s3, send, here.parent, *line)
+    assert ended == (-9 if send == signal.SIGKILL else 130)
     assert "Traceback" not in said
     if (command, send) == ("push", signal.SIGINT):
         assert "it skips the files that are complete" in said
@@ -429,6 +415,7 @@ def test_what_was_interrupted_resumes(
     for path in here.glob("*-cache"):
         assert path.read_bytes() == seal_entry((fifty / path.name).read_bytes())
     told(run_cli, *line)
+    verb = "put" if command == "push" else "get"
     missing = {n.rpartition("/")[2] for n in s3.names(verb)}
     assert missing & everything == everything - there
     assert s3.counts()[verb] == len(everything - there)

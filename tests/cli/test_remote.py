@@ -200,10 +200,8 @@ def test_throttling_is_told_once_and_waited_for(spawn_cli: RunCli, remote: str, 
 @pytest.mark.parametrize(
     "line",
     [
-        *("ls -C {}", "stats -C {}", "verify -C {}", "prune --max-size 1 -C {}"),
-        *("show jit_f -C {}", "pin jit_f -C {}", "rm jit_f -C {}", "seal -C {}"),
-        *("export x.jxb -C {}", "push there -C {}", "diff {} here", "diff here {}"),
-        "copy {} there",
+        *("ls -C {}", "prune --max-size 1 -C {}", "rm jit_f -C {}"),
+        *("push there -C {}", "diff {} here", "copy {} there"),
     ],
 )
 def test_an_empty_prefix_is_no_cache(
@@ -256,22 +254,13 @@ def test_nobody_trusts_it(spawn_cli: RunCli, bucket: str, local: Path, behind: T
     assert "AWS_CA_BUNDLE" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("content", "fault"), [(None, "cannot be read"), ("text", "holds no certificate")]
-)
 def test_a_bundle_without_certificates_is_refused_by_name(
-    run_cli: RunCli,
-    bucket: str,
-    local: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    content: str | None,
-    fault: str,
+    run_cli: RunCli, bucket: str, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "authorities.pem"
-    if content is not None:
-        path.write_text(content)
     monkeypatch.setenv("AWS_CA_BUNDLE", str(path))
-    done = run_cli("push", bucket, "-C", local)
-    assert done.returncode == 2, done.stderr
-    assert f"AWS_CA_BUNDLE names {path}, which {fault}" in done.stderr
+    for fault in ("cannot be read", "holds no certificate"):
+        done = run_cli("push", bucket, "-C", local)
+        assert done.returncode == 2, done.stderr
+        assert f"AWS_CA_BUNDLE names {path}, which {fault}" in done.stderr
+        path.write_text("text")

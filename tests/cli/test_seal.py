@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import zstandard
 from bundling import contents
-from conftest import RunCli, clean_environment
+from conftest import RunCli
 from failing import let_fail
-from processes import sh
+from processes import limited
 from ways import names
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
@@ -120,8 +120,7 @@ def test_a_bad_entry_is_reported_and_not_cemented(run_cli: RunCli, local: Path) 
 
 def test_a_refused_write_is_no_damage(local: Path, tmp_path: Path) -> None:
     """With a limit of 0 bytes per file, as on a disk without room."""
-    line = f"ulimit -f 0; exec {sys.executable} -m jaxcache seal --recompress 19 -C {local}"
-    done = sh(["sh", "-c", line], env=clean_environment(tmp_path))
+    done = limited(tmp_path, 0, "seal", "--recompress", "19", "-C", local)
     assert done.returncode == 3
     assert "not sealed, because they could not be written: file too large" in done.stderr
     assert "not sound" not in done.stderr
@@ -155,18 +154,13 @@ def seal_one(
     return execute_seal(store, planned, jobs=1, now_ns=entry.created_ns + age_seconds * NS)
 
 
-def longer(path: Path) -> None:
-    content = zstandard.decompress(path.read_bytes()) + bytes(range(256)) * 100
-    path.write_bytes(zstandard.compress(content))
-
-
 @pytest.mark.parametrize(
     "meanwhile",
     [
         Path.unlink,
         lambda path: path.write_bytes(zstandard.compress(b"\0\0\0\1another")),
         lambda path: path.write_bytes(path.read_bytes() + b"more"),
-        longer,
+        lambda path: path.write_bytes(zstandard.compress(b"\0\0\0\1another" * 10_000)),
     ],
     ids=["vanished", "shorter", "extended", "longer"],
 )

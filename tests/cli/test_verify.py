@@ -41,12 +41,6 @@ def cache(corpus: Path, tmp_path: Path) -> Path:
     return old_copy(tmp_path / "cache", corpus / "0.12.0.1-cpu-zstd")
 
 
-@pytest.fixture
-def capped(corpus: Path, tmp_path: Path) -> Path:
-    """The same, written under a size cap: each has its -atime file."""
-    return old_copy(tmp_path / "cache", corpus / "0.12.0.1-cpu-zstd-maxsize")
-
-
 def verify(run_cli: RunCli, cache: Path, *args: str, code: int = 0) -> Any:
     done = run_cli("verify", "-C", cache, "--json", *args)
     assert done.returncode == code, (done.stdout, done.stderr)
@@ -170,12 +164,6 @@ def test_a_recorded_digest_proves_or_accuses(run_cli: RunCli, cache: Path) -> No
     os.utime(path, (LONG_AGO + 5, LONG_AGO + 5))
     document = verify(run_cli, cache)
     assert (kinds(document), document["proven"]) == ({path.name: "changed-since-recorded"}, 0)
-    assert [p["kind"] for p in document["problems"]].count("unsealed") == document["checked"]
-    said = run_cli("verify", "-C", cache).stderr
-    assert (
-        "1 with another digest than recorded, and no checksum: rewritten by JAX, or damaged" in said
-    )
-    assert "7 entries checked: 6 without visible damage (no checksum), 1 changed since rec" in said
     assert run_cli("verify", "-C", cache, "--fix").returncode == 0
     assert path.exists()
     # Rot leaves inode, size and time of the file.
@@ -199,40 +187,44 @@ def test_a_recorded_digest_proves_or_accuses(run_cli: RunCli, cache: Path) -> No
     assert found["kind"] == "bad-payload"
 
 
-def test_atimes_are_filled_in_where_the_cache_uses_them(run_cli: RunCli, capped: Path) -> None:
-    path = entry(capped, "jit_mlp")
+def test_atimes_are_filled_in_where_the_cache_uses_them(
+    run_cli: RunCli, capped_cache: Path
+) -> None:
+    path = entry(capped_cache, "jit_mlp")
     stamp = path.with_name(path.name.replace("-cache", "-atime"))
     stamp.unlink()
-    other = entry(capped, "jit_loss")
+    other = entry(capped_cache, "jit_loss")
     other.with_name(other.name.replace("-cache", "-atime")).write_bytes(b"12")
-    orphan = capped / f"jit_gone-{'1' * 64}-atime"
+    orphan = capped_cache / f"jit_gone-{'1' * 64}-atime"
     orphan.write_bytes(bytes(8))
-    age(capped)
+    age(capped_cache)
     found = {path.name: "missing-atime", other.name: "bad-atime", orphan.name: "orphan-atime"}
-    assert kinds(verify(run_cli, capped, code=1)) == found
-    actions = {p["kind"]: p["action"] for p in verify(run_cli, capped, "--fix")["problems"]}
+    assert kinds(verify(run_cli, capped_cache, code=1)) == found
+    actions = {p["kind"]: p["action"] for p in verify(run_cli, capped_cache, "--fix")["problems"]}
     assert actions["missing-atime"] == actions["bad-atime"] == "back-fill"
     assert actions["orphan-atime"] == "delete"
     assert int.from_bytes(stamp.read_bytes(), "little") == path.stat().st_mtime_ns
     assert not orphan.exists()
-    assert not kinds(verify(run_cli, capped))
+    assert not kinds(verify(run_cli, capped_cache))
 
 
-def test_quarantine_takes_the_atime_along_and_brings_it_back(run_cli: RunCli, capped: Path) -> None:
-    path = entry(capped, "jit_mlp")
+def test_quarantine_takes_the_atime_along_and_brings_it_back(
+    run_cli: RunCli, capped_cache: Path
+) -> None:
+    path = entry(capped_cache, "jit_mlp")
     stamp = path.with_name(path.name.replace("-cache", "-atime"))
     sound = path.read_bytes()
     path.write_bytes(b"")
-    age(capped)
+    age(capped_cache)
     before = stamp.read_bytes()
-    verify(run_cli, capped, "--fix")
+    verify(run_cli, capped_cache, "--fix")
     assert not path.exists() and not stamp.exists()
-    (away,) = (capped / ".jaxcache" / "quarantine").glob("*/jit_mlp*-cache")
+    (away,) = (capped_cache / ".jaxcache" / "quarantine").glob("*/jit_mlp*-cache")
     away.write_bytes(sound)  # as if it had been judged wrongly
-    planned = run_cli("verify", "-C", capped, "--restore", "--dry-run", "--jsonl").stdout
+    planned = run_cli("verify", "-C", capped_cache, "--restore", "--dry-run", "--jsonl").stdout
     assert [json.loads(x)["outcome"] for x in planned.splitlines()] == ["restored"]
     assert not path.exists()
-    verify(run_cli, capped, "--restore", path.name[:20])
+    verify(run_cli, capped_cache, "--restore", path.name[:20])
     assert path.read_bytes() == sound and stamp.read_bytes() == before
 
 
@@ -253,13 +245,11 @@ def test_young_files_are_left_and_reported(run_cli: RunCli, cache: Path) -> None
     assert not path.exists()
 
 
-@pytest.mark.parametrize("damage", ["flip", "append", "sealed"])
+@pytest.mark.parametrize("damage", ["flip", "append"])
 def test_a_young_file_that_is_whole_and_wrong(run_cli, cache: Path, damage: str) -> None:
     path, other = entry(cache, "jit_mlp"), entry(cache, "jit_loss")
+    run_cli("seal", "-C", cache)
     data = bytearray(path.read_bytes())
-    if damage == "sealed":
-        run_cli("seal", "-C", cache)
-        data = bytearray(path.read_bytes())
     if damage == "append":
         data += b"more"
     else:
@@ -319,15 +309,15 @@ def test_a_file_from_the_future(run_cli: RunCli, cache: Path, grows: bool) -> No
         assert not path.exists()
 
 
-def test_delete_asks_and_deletes(run_cli: RunCli, capped: Path) -> None:
-    path = entry(capped, "jit_mlp")
+def test_delete_asks_and_deletes(run_cli: RunCli, capped_cache: Path) -> None:
+    path = entry(capped_cache, "jit_mlp")
     path.write_bytes(b"")
-    age(capped)
-    refused = run_cli("verify", "-C", capped, "--fix", "--delete", "--json")
+    age(capped_cache)
+    refused = run_cli("verify", "-C", capped_cache, "--fix", "--delete", "--json")
     assert refused.returncode == 2 and "needs-yes" in refused.stderr
-    verify(run_cli, capped, "--fix", "--delete", "--yes")
-    assert not path.exists() and not (capped / ".jaxcache" / "quarantine").exists()
-    assert not kinds(verify(run_cli, capped))
+    verify(run_cli, capped_cache, "--fix", "--delete", "--yes")
+    assert not path.exists() and not (capped_cache / ".jaxcache" / "quarantine").exists()
+    assert not kinds(verify(run_cli, capped_cache))
 
 
 def test_what_others_may_write_is_named_and_left(run_cli: RunCli, cache: Path) -> None:
