@@ -18,8 +18,6 @@ from jaxcache.store.base import (
     same_file,
 )
 
-BAD_NAMES = ["", "/x", "../x", "a/../b", "a//b", ".", "..", "a/", "nul\0byte"]
-
 
 class StoreConformance:
     """A store's promises, as tests."""
@@ -185,17 +183,14 @@ class StoreConformance:
         assert {i.name for i in store.list("f", start="ab")} == {"f/ab-3"}
         assert list(store.list(start="zz")) == []
 
-    def test_delete(self, store: Store) -> None:
-        seen = store.write("a", [b"one"])
-        assert store.delete("a", expected=seen)
-        assert not store.delete("a")
-        assert list(store.list()) == []
-
     def test_delete_spares_a_file_that_has_changed(self, store: Store) -> None:
         seen = store.write("a", [b"one"])
-        store.write("a", [b"other"])
+        other = store.write("a", [b"other"])
         assert not store.delete("a", expected=seen)
         assert store.read("a", limit=9) == b"other"
+        assert store.delete("a", expected=other)
+        assert not store.delete("a")
+        assert list(store.list()) == []
 
     def test_rename_moves_and_replaces_only_if_told(self, store: Store) -> None:
         store.write("a", [b"one"])
@@ -222,33 +217,30 @@ class StoreConformance:
         assert list(store.walk("directory")) == []
 
     def test_missing(self, store: Store) -> None:
-        attempts: list[Callable[[], object]] = [
-            lambda: store.read("gone", limit=1),
-            lambda: store.open("gone"),
-            lambda: store.info("gone"),
-        ]
-        for attempt in attempts:
-            with pytest.raises(MissingError):
-                attempt()
+        with pytest.raises(MissingError):
+            store.read("gone", limit=1)
+        with pytest.raises(MissingError):
+            store.open("gone")
+        with pytest.raises(MissingError):
+            store.info("gone")
 
-    @pytest.mark.parametrize("name", BAD_NAMES)
-    def test_no_name_leaves_the_root(self, store: Store, name: str) -> None:
-        attempts: list[Callable[[], object]] = [
-            lambda: store.read(name, limit=1),
-            lambda: store.open(name),
-            lambda: store.info(name),
-            lambda: store.write(name, [b"x"]),
-            lambda: store.delete(name),
-            lambda: store.rename(name, "ok"),
-            lambda: store.rename("ok", name),
+    def test_no_name_leaves_the_root(self, store: Store) -> None:
+        attempts: list[Callable[[str], object]] = [
+            lambda name: store.read(name, limit=1),
+            lambda name: store.open(name),
+            lambda name: store.info(name),
+            lambda name: store.write(name, [b"x"]),
+            lambda name: store.delete(name),
+            lambda name: store.rename(name, "ok"),
+            lambda name: store.rename("ok", name),
         ]
         store.write("ok", [b"x"])
-        for attempt in attempts:
-            with pytest.raises(BadNameError):
-                attempt()
+        for name in ("", "/x", "../x", "a/../b", "a//b", ".", "..", "a/", "nul\0byte"):
+            for attempt in attempts:
+                with pytest.raises(BadNameError):
+                    attempt(name)
 
     def test_the_lock_is_let_go_and_can_be_taken_again(self, store: Store) -> None:
-        with store.lock(timeout_seconds=1):
-            pass
-        with store.lock(timeout_seconds=1):
-            pass
+        for _ in range(2):
+            with store.lock(timeout_seconds=1):
+                pass
