@@ -205,13 +205,16 @@ def test_every_single_bit_flip_of_a_signed_bundle_is_refused(tmp_path: Path) -> 
     smallest = min(SMALL.glob("*-cache"), key=lambda p: p.stat().st_size)
     shutil.copy2(smallest, cache)
     data = bytearray(make_bundle(cache, signers=(read_private_key(tmp_path / "key"),)))
-    check_signatures(opened(bytes(data)), [], required=False)
+    whole = opened(bytes(data))
+    check_signatures(whole, [], required=False)
     passed = []
     for bit in range(len(data) * 8):
         data[bit // 8] ^= 1 << bit % 8
+        bundle = replace(whole, file=io.BytesIO(data))
         try:
-            bundle = opened(bytes(data))
-            check_signatures(bundle, [], required=False)
+            if bit // 8 < whole.stream_at:
+                bundle = opened(bytes(data))
+                check_signatures(bundle, [], required=False)
             verify_bundle(bundle)
             passed.append(bit)
         except (BundleError, UntrustedError):
@@ -323,22 +326,17 @@ def test_a_stream_that_is_not_the_announced_one_is_refused(change: Change) -> No
 
 
 def test_manifest_bombs_are_refused_in_little_memory() -> None:
-    bomb = zstandard.ZstdCompressor(level=19).compress(bytes(150 << 20))
+    bomb = zstandard.compress(bytes(150 << 20))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(BundleError):
         opened(pack_header(bomb, 0, 0) + bomb)
-    wide = pack_manifest(b"[" + b"[]," * (1 << 20) + b"0]")
-    with pytest.raises(BundleError):
-        opened(pack_header(wide, 0, 0) + wide)
     many = zstandard.ZstdCompressor().compress(b"[" + b"[]," * (8 << 20) + b"0]")
     with pytest.raises(BundleError, match="more values"):
         opened(pack_header(many, 0, 0) + many)
-    deep = pack_manifest(b"[" * 200_000)
-    with pytest.raises(BundleError):
-        opened(pack_header(deep, 0, 0) + deep)
-    digits = pack_manifest(b'{"format":' + b"1" * 100_000 + b"}")
-    with pytest.raises(BundleError):
-        opened(pack_header(digits, 0, 0) + digits)
+    wide, deep, digits = b"[" + b"[]," * (1 << 20) + b"0]", b"[" * 200_000, b"1" * 100_000
+    for packed in map(pack_manifest, (wide, deep, b'{"format":' + digits + b"}")):
+        with pytest.raises(BundleError):
+            opened(pack_header(packed, 0, 0) + packed)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
 
 
@@ -356,15 +354,10 @@ def test_sixteen_signatures_are_read_and_no_more() -> None:
 def test_absurd_headers_are_refused() -> None:
     good = make_bundle(SMALL)
     assert good[:8] == MAGIC
-    for offset, value in ((8, 2), (10, 17)):
-        data = bytearray(good)
-        data[offset : offset + 2] = value.to_bytes(2, "little")
+    for offset, value in ((8, b"\2\0"), (10, b"\x11\0"), (12, struct.pack("<I", 1 << 31))):
         with pytest.raises(BundleError):
-            opened(bytes(data))
+            opened(good[:offset] + value + good[offset + len(value) :])
     data = bytearray(good)
-    data[12:16] = struct.pack("<I", 1 << 31)
-    with pytest.raises(BundleError):
-        opened(bytes(data))
     for size, reason in ((64 << 20, "cut off"), ((64 << 20) + 1, "larger manifest")):
         data[12:16] = struct.pack("<I", size)
         with pytest.raises(BundleError, match=reason):

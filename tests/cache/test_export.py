@@ -21,6 +21,7 @@ from bundling import (
     payload_of,
 )
 from conftest import CORPUS, RunCli
+from failing import let_fail
 
 from jaxcache.cache.diff import diff_sides
 from jaxcache.cache.ledger.record import Event
@@ -34,7 +35,7 @@ from jaxcache.cache.verify.check import read_content
 from jaxcache.core.names import AUTOTUNE_DIR, KERNEL_CACHE
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import open_side
-from jaxcache.store.base import FetchedFile, MissingError, StoreError
+from jaxcache.store.base import MissingError, StoreError
 from jaxcache.store.local import LocalStore
 
 CACHES = sorted(p.name for p in CORPUS.iterdir() if p.is_dir())
@@ -80,17 +81,13 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pytest.Mon
         side_files[2]: StoreError(side_files[2], "permission denied"),
     }
 
-    def fetch(store: LocalStore, name: str, *, limit: int) -> FetchedFile:
-        if name in failures:
-            raise failures[name]
-        return read(store, name, limit=limit)
-
     def read_many(store: LocalStore, names: Sequence[str], **limit: int) -> Iterator[object]:
         for name, data in zip(names, read_all(store, names, **limit), strict=True):
             yield failures.get(name, data)
 
-    read, read_all = LocalStore.fetch, LocalStore.read_many
-    monkeypatch.setattr(LocalStore, "fetch", fetch)
+    read_all = LocalStore.read_many
+    for name, error in failures.items():
+        let_fail(monkeypatch, "fetch", name, error)
     monkeypatch.setattr(LocalStore, "read_many", read_many)
     store = LocalStore(cache)
     exported = write_stream(store, plan_export(store, now_ns=0))

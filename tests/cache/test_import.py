@@ -235,9 +235,6 @@ def test_an_interrupt_is_undone(there: Path, here: Path, monkeypatch: pytest.Mon
 # Files that another user, who owns them, overwrites between their check and their use.
 
 
-_NOISE_BYTES = 1 << 18
-
-
 def write_padded(entry: Path, padding: bytes) -> None:
     """Make an entry larger by bytes that do not compress."""
     payload = padded(payload_of(entry), len(padding) + (1 << 16))[: -len(padding)] + padding
@@ -272,7 +269,7 @@ class OverwrittenBundle:
 
 @pytest.fixture
 def bundle(there: Path, tmp_path: Path) -> OverwrittenBundle:
-    write_padded(first_entry(there), os.urandom(_NOISE_BYTES))
+    write_padded(first_entry(there), os.urandom(1 << 18))
     return OverwrittenBundle(tmp_path / "cache.jxb", there)
 
 

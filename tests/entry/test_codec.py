@@ -6,6 +6,7 @@ import random
 import struct
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -105,10 +106,10 @@ def test_an_announced_gigabyte_is_refused_before_it_is_allocated() -> None:
 
 @pytest.mark.parametrize("codec", ["zstd", "zlib"])
 def test_a_bomb_streams_in_bounded_memory(codec: str) -> None:
-    bomb = entry_bytes(0, bytes(64_000_000), codec)
-    assert len(bomb) < 100_000
+    bomb = entry_bytes(0, bytes(16_000_000), codec)
+    assert len(bomb) < 25_000
     tracemalloc.start()
-    assert sum(map(len, decompress_chunks(io.BytesIO(bomb), len(bomb)))) == 64_000_004
+    assert sum(map(len, decompress_chunks(io.BytesIO(bomb), len(bomb)))) == 16_000_004
     assert tracemalloc.get_traced_memory()[1] < 8_000_000
     tracemalloc.stop()
 
@@ -282,7 +283,8 @@ def as_jax_writes(content: bytes) -> bytes:
 def test_a_checksum_is_added_without_compressing_anew(content: bytes) -> None:
     frame = as_jax_writes(content)
     sealed = b"".join(add_checksum(frame, content[:4], content[4:]))
-    assert sealed[5:-4] == frame[5:]
+    assert (sealed[:4], sealed[4], sealed[5:-4]) == (frame[:4], frame[4] | 4, frame[5:])
+    assert seal_entry(frame) == sealed
     assert zstandard.decompress(sealed) == content
     assert add_checksum(sealed, content) == (sealed,)
     wrong = sealed[:-1] + bytes([sealed[-1] ^ 1])
@@ -330,28 +332,23 @@ def test_zlib_stays_zlib() -> None:
     assert compress_content(content, "zlib", 9)[0] == 0x78
 
 
-def silent_flips(frame: bytes) -> int:
-    """Flip every bit once; how many flips give other content without an error."""
+def silent_flips(frame: bytes) -> Iterator[int]:
+    """Flip each bit in turn; yield those whose flip gives other content without an error."""
     before = b"".join(decompress_chunks(io.BytesIO(frame), len(frame)))
-    silent = 0
     damaged = bytearray(frame)
     for bit in range(8 * len(frame)):
         damaged[bit >> 3] ^= 1 << (bit & 7)
         with contextlib.suppress(zstandard.ZstdError, MemoryError):
             # As JAX does it (jax/_src/compilation_cache.py, decompress_executable).
-            silent += zstandard.ZstdDecompressor().decompress(bytes(damaged)) != before
+            if zstandard.ZstdDecompressor().decompress(bytes(damaged)) != before:
+                yield bit
         damaged[bit >> 3] ^= 1 << (bit & 7)
-    return silent
 
 
-@pytest.mark.parametrize("pattern", _SMALL)
+@pytest.mark.parametrize("pattern", [_SMALL[0], pytest.param(_SMALL[1], marks=pytest.mark.slow)])
 def test_no_flip_of_a_sealed_entry_is_silent(corpus: Path, pattern: str) -> None:
     (path,) = corpus.glob(pattern)
     frame = path.read_bytes()
     content = zstandard.decompress(frame)
-    assert silent_flips(seal_frame(frame, content, 19)) == 0
-
-
-def test_flips_of_an_unsealed_entry_are_silent_so_the_test_above_can_fail(corpus: Path) -> None:
-    (path,) = corpus.glob(_SMALL[0])
-    assert silent_flips(path.read_bytes()[:]) > 1000
+    assert list(silent_flips(seal_frame(frame, content, 19))) == []
+    assert any(silent_flips(frame)), "without the checksum, many are"

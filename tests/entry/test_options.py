@@ -8,7 +8,6 @@ from conftest import CORPUS
 
 from entry import forge
 from jaxcache.core.wire import Budget, WireError, write_varint
-from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.options import (
     flag_names,
@@ -31,23 +30,17 @@ def override(name: bytes, value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("field", "text"),
+    ("field", "texts"),
     [
-        (forge.number(9, 3), "i3"),
-        (forge.number(9, (1 << 64) - 2), "i-2"),
-        (fixed(9, 5, struct.pack("<f", 0.5)), "f0.5"),
-        (fixed(9, 1, struct.pack("<d", 0.1)), "d0.1"),
-        (forge.message(9, b"ab"), "x6162"),
+        (forge.number(9, 3), ("i3",)),
+        (forge.number(9, (1 << 64) - 2), ("i-2",)),
+        (fixed(9, 5, struct.pack("<f", 0.5)), ("f0.5",)),
+        (fixed(9, 1, struct.pack("<d", 0.1)), ("d0.1",)),
+        (forge.message(9, b"b") + forge.message(9, b"a"), ("x61", "x62")),  # in order
     ],
 )
-def test_flags_keep_their_type(field: bytes, text: str) -> None:
-    assert flag_values(memoryview(field)) == {9: (text,)}
-
-
-def test_a_repeated_flag_keeps_all_values_in_order() -> None:
-    assert flag_values(memoryview(forge.message(9, b"b") + forge.message(9, b"a"))) == {
-        9: ("x61", "x62")
-    }
+def test_flags_keep_their_type(field: bytes, texts: tuple[str, ...]) -> None:
+    assert flag_values(memoryview(field)) == {9: texts}
 
 
 @pytest.mark.parametrize(
@@ -83,9 +76,19 @@ def changed(*fields: bytes) -> dict[str, object]:
     return dict(found.compile_options.flags_changed or {})
 
 
+def test_what_jax_sets_by_itself_is_no_change_of_the_users() -> None:
+    assert changed() == {}
+    for name in (
+        "xla_detailed_logging",
+        "xla_gpu_enable_llvm_module_compilation_parallelism",
+        "xla_gpu_experimental_autotune_cache_mode",
+        "xla_pjrt_allow_auto_layout_in_hlo",
+    ):
+        assert changed(forge.number(NUMBERS[name], 3)) == {}, name
+
+
 def test_what_is_printable_is_text_and_the_rest_hexadecimal() -> None:
     number = NUMBERS["xla_dump_to"]
-    assert changed() == {}
     assert changed(forge.message(number, b"/tmp/x"))["xla_dump_to"] in ("/tmp/x", ", /tmp/x")
     unused = max(flag_names()) + 1000
     assert changed(forge.message(unused, b"\x01\x02")) == {f"#{unused}": "0x0102"}
@@ -93,30 +96,13 @@ def test_what_is_printable_is_text_and_the_rest_hexadecimal() -> None:
     assert changed(forge.number(unused, 1), forge.number(unused, 2)) == {f"#{unused}": "1, 2"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "xla_detailed_logging",
-        "xla_gpu_enable_llvm_module_compilation_parallelism",
-        "xla_gpu_experimental_autotune_cache_mode",
-        "xla_pjrt_allow_auto_layout_in_hlo",
-    ],
-)
-def test_what_jax_sets_by_itself_is_no_change_of_the_users(name: str) -> None:
-    assert changed(forge.number(NUMBERS[name], 3)) == {}
-
-
 def test_a_kernel_cache_is_noticed_by_its_path() -> None:
     path = next(CORPUS.glob("*kernelcache/jit_mlp*-cache"))
     on = zstandard.decompress(path.read_bytes())[4:]
     assert decode_payload(on, parts="origin").kernel_cache is True
-    plain = decode_payload(forge.outer(forge.cpu_result(forge.module())), parts="origin")
-    assert (plain.kernel_cache, plain.written_in_cache_dir) == (False, None)
-    nothing = decode_payload(b"no entry", parts="origin")
-    assert nothing.kernel_cache is False and (nothing.device, nothing.flags) == (
-        Contents().device,
-        None,
-    )
+    for payload in (forge.outer(forge.cpu_result(forge.module())), b"no entry"):
+        off = decode_payload(payload, parts="origin")
+        assert (off.kernel_cache, off.written_in_cache_dir) == (False, None)
 
 
 def test_replicas_come_from_the_options_first_and_from_the_module_else() -> None:
