@@ -76,19 +76,18 @@ def test_each_signal_reaches_the_program_once(start: Start, to_group: bool) -> N
     assert (out, child.returncode) == ("", 5), errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
-def test_a_program_that_a_signal_ends(start: Start, number: int) -> None:
-    child = start("sh", "-c", "echo ready; exec sleep 60")
+@pytest.mark.parametrize(
+    ("program", "number", "code"),
+    [
+        ("echo ready; exec sleep 60", signal.SIGHUP, 128 + signal.SIGHUP),
+        ("trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done", signal.SIGTERM, 3),
+    ],
+)
+def test_a_program_that_a_signal_ends(start: Start, program: str, number: int, code: int) -> None:
+    child = start("sh", "-c", program)
     child.send_signal(number)
-    child.communicate(timeout=300)
-    assert child.returncode == 128 + number
-
-
-def test_a_program_that_ends_itself_at_sigterm(start: Start) -> None:
-    child = start("sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done")
-    child.send_signal(signal.SIGTERM)
     _, errors = child.communicate(timeout=300)
-    assert (child.returncode, "interrupted" in errors) == (3, True)
+    assert (child.returncode, "interrupted" in errors) == (code, True)
 
 
 def test_an_ignored_signal_stays_ignored(cache: Path, tmp_path: Path) -> None:

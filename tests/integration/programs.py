@@ -143,13 +143,12 @@ def names():
 
 def cached():
     """Run two functions, once or, with ``LOOP``, until a line is read; print what JAX reported."""
-    salt = float(os.environ.get("SALT", "1"))
 
     def step(x):
-        return jnp.tanh(x @ x.T).sum(axis=1) * salt + jnp.sort(x[:, 0])
+        return jnp.tanh(x @ x.T).sum(axis=1) + jnp.sort(x[:, 0])
 
     def loss(x):
-        return jnp.exp(-x * salt).mean()
+        return jnp.exp(-x).mean()
 
     def run_both():
         jax.jit(step)(x).block_until_ready()
