@@ -275,13 +275,9 @@ contents = st.one_of(
 contents = contents.map(lambda b: b"\0" + b[1:])
 
 
-def as_jax_writes(content: bytes) -> bytes:
-    return zstandard.ZstdCompressor().compress(content)
-
-
 @given(contents)
 def test_a_checksum_is_added_without_compressing_anew(content: bytes) -> None:
-    frame = as_jax_writes(content)
+    frame = zstandard.ZstdCompressor().compress(content)  # as JAX writes it
     sealed = b"".join(add_checksum(frame, content[:4], content[4:]))
     assert (sealed[:4], sealed[4], sealed[5:-4]) == (frame[:4], frame[4] | 4, frame[5:])
     assert seal_entry(frame) == sealed

@@ -82,9 +82,17 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
 ]
 
 
+def swap(path: Path) -> Path:
+    """A kernel under another's name."""
+    other = next(p for p in path.parents[1].glob("*/*.main.so") if p != path)
+    path.write_bytes(other.read_bytes())
+    return path
+
+
 #: Faults that nothing but a record shows.
 RECORDED: list[tuple[str, Fault, set[str]]] = [
     ("*/*.main.cpp", partial(cut, keep=0.99), {"digest-mismatch"}),
+    ("*/*.main.so", swap, {"digest-mismatch"}),
     ("*/*.main.so", invert, {"digest-mismatch"}),
     ("*/c" + "?" * 51 + ".so", flip, {"digest-mismatch"}),  # what torch tried of the compiler
     ("*/c" + "?" * 51 + ".cpp", flip, {"digest-mismatch"}),
