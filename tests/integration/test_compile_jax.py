@@ -355,13 +355,13 @@ def test_one_command_collects_compiles_and_runs(
         "import os\nos.makedirs('twice' if os.path.isdir('once') else 'once')\n"
         f"{LARGE}\nprint('more than 0:', large(jnp.ones(3)).sum() > 0)\n"
     )
-    given = ("-C", cache, "--json", "--jobs", "1", "--python", each_jax_python, "--fail-on-miss")
+    given = ("-C", cache, "--json", "--jobs", "2", "--python", each_jax_python, "--fail-on-miss")
     done = run_cli("warm", *given, program)
     assert done.returncode == 1  # what the workers compiled just now was not in the cache
     report = json.loads(done.stdout)
     assert {m["module"]: m["outcome"] for m in report["modules"]}["jit_large"] == "written"
     assert report["summary"]["hits"] == 0 < report["summary"]["compile_seconds"]
-    assert any("1 workers compiled 1 module in" in note for note in report["notes"])
+    assert any("2 workers compiled 1 module in" in note for note in report["notes"])
     # It ran twice; of the first run, which had zeros in its hands, nothing is shown.
     assert (tmp_path / "once").is_dir() and (tmp_path / "twice").is_dir()
     assert done.stderr.count("more than 0: True") == 1 == done.stderr.count("more than 0")
