@@ -185,7 +185,9 @@ def test_the_pytest_plugin_needs_pytest_alone(environment: Environment) -> None:
     assert "0 of 1 hits" in done.stdout
 
 
-def test_the_command_says_what_it_lacks(environment: Environment) -> None:
+def test_the_command_says_what_it_lacks_or_leaves_its_work_to_another(
+    environment: Environment,
+) -> None:
     environment.add_jaxcache()
     for words in (["ls", "--help"], ["ls"], ["run", "--", "echo", "begun"]):
         command = [environment.python, "-m", "jaxcache", *words]
@@ -196,10 +198,7 @@ def test_the_command_says_what_it_lacks(environment: Environment) -> None:
         assert sentence.startswith(f"jaxcache: {lacks}")
         assert "hint: install jaxcache there without --no-deps, or use the command " in hint
 
-
-def test_the_command_leaves_its_work_to_one_later_on_path(environment: Environment) -> None:
-    """That one was installed as a tool, and this one without what it requires."""
-    environment.add_jaxcache()
+    # It leaves its work to one later on PATH, which was installed as a tool.
     script = "#!{}\nimport sys\n{}\n"
     texts = {
         environment.python.parent: (
