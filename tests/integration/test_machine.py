@@ -66,24 +66,24 @@ PRECISION = "jax_default_matmul_precision"
 ROWS = (
     Row("nothing"),
     Row("devices", {"JAX_NUM_CPU_DEVICES": "2"}, "device", "number of devices: "),
-    Row("devices by flag", {"XLA_FLAGS": TWO_DEVICES}, "device", "number of devices: "),
     Row("processes", processes=2, cause="device", why="devices"),
     Row("x64", {"JAX_ENABLE_X64": "1"}, "config", "jax_enable_x64"),
-    Row("its default", {"JAX_ENABLE_X64": "0"}),
-    Row("matmul precision", {PRECISION.upper(): "float32"}, "config", PRECISION),
-    Row("threefry", {"JAX_THREEFRY_PARTITIONABLE": "0"}, "config", "jax_threefry_partitionable"),
-    Row("generator", {"JAX_DEFAULT_PRNG_IMPL": "rbg"}, "config", "jax_default_prng_impl"),
     Row("XLA flag", {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}, "flag", "XLA flags"),
-    Row("CPU features", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, "flag", "XLA flag"),
     Row("codec", cause="codec", why="codec", lacks_codec=True),
     Row("jaxlib", cause="jax", why="jax version", is_other_jax=True),
     Row("path", {}, "path", "cache path"),
     Row("unknown", by_plain_jax=True),
 )
-
-
 #: Of each of these kinds another row is always tried.
-SWEPT = {"devices by flag", "matmul precision", "threefry", "generator", "CPU features"}
+SWEPT = (
+    Row("devices by flag", {"XLA_FLAGS": TWO_DEVICES}, "device", "number of devices: "),
+    Row("x64's default", {"JAX_ENABLE_X64": "0"}),
+    Row("matmul precision", {PRECISION.upper(): "float32"}, "config", PRECISION),
+    Row("threefry", {"JAX_THREEFRY_PARTITIONABLE": "0"}, "config", "jax_threefry_partitionable"),
+    Row("generator", {"JAX_DEFAULT_PRNG_IMPL": "rbg"}, "config", "jax_default_prng_impl"),
+    Row("CPU features", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, "flag", "XLA flag"),
+)
+EVERY = [*ROWS, *(pytest.param(row, marks=pytest.mark.slow) for row in SWEPT)]
 
 
 class Machines:
@@ -164,10 +164,7 @@ class Machines:
         return document
 
 
-@pytest.mark.parametrize(
-    "row",
-    [pytest.param(r, id=r.name, marks=[pytest.mark.slow] * (r.name in SWEPT)) for r in ROWS],
-)
+@pytest.mark.parametrize("row", EVERY, ids=lambda row: row.name)
 def test_all_answers_agree_with_plain_jax(
     run_cli: RunCli, each_jax_python: str, make_once: MakeOnce, tmp_path: Path, row: Row
 ) -> None:
