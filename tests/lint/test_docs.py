@@ -12,18 +12,17 @@ file that is written. HTML comments in front of a block say what a reader knows 
 import doctest
 import importlib.util
 import os
-import pydoc
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-import xml.dom.minidom
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import REPOSITORY
@@ -32,7 +31,6 @@ from terminal import Terminal, without_style
 
 import jaxcache
 from jaxcache.cli.commands import COMMANDS
-from jaxcache.core.machine import CACHE_PATH
 from jaxcache.errors import EXIT_MEANINGS
 from tools.generate.commands import read_command
 
@@ -58,53 +56,33 @@ class Step:
     exit_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What a page asks a reader to do."""
-
-    path: Path
-    steps: tuple[Step, ...]
-    not_run: tuple[tuple[int, str], ...]
-    """(line, reason) of each block that no test can run."""
-
-    @property
-    def needs_jax(self) -> bool:
-        """Whether it compiles something."""
-        starts = ("warm", "run", "explain", "ci", "compile", "target", "where", "doctor")
-        words = (re.findall(r"(?:^|[|;&(] *)jaxcache +(\w+)", s.command) for s in self.steps)
-        return any(word in starts for found in words for word in found)
-
-    def script(self) -> str:
-        """A shell script that does it all."""
-        lines = []
-        for step in self.steps:
-            quoted = shlex.quote(step.command)
-            lines.append(f"eval {quoted}; printf '{MARK}%s{MARK}' $?")
-        return "\n".join(lines) + "\n"
-
-
-def read_page(path: Path) -> Page:
-    """Read a page's blocks."""
+def read_steps(path: Path) -> list[Step]:
+    """Return what a page asks a reader to do, but for what no test can run."""
     text = path.read_text("utf-8")
     steps: list[Step] = []
-    not_run: list[tuple[int, str]] = []
     for match in _BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("language")) + 1
-        notes = [(kind, value) for kind, value in _NOTE.findall(match["notes"])]
+        notes = _NOTE.findall(match["notes"])
         cut = len(match["indent"])
         body = [x[cut:] for x in match["body"].splitlines()]
-        if reasons := [value for kind, value in notes if kind == "not run:"]:
-            not_run.append((line, reasons[0]))
+        if any(kind == "not run:" for kind, _ in notes):
             continue
         steps += [Step(line, value) for kind, value in notes if kind == "before:"]
         code = next((int(value) for kind, value in notes if kind == "exits"), 0)
         if title := _TITLE.search(match["extra"]):
             steps.append(Step(line, _write(title[1], body)))
         elif match["language"] == "console":
-            if not (found := _commands(body, line, code)):
-                raise ValueError(f"{path.name}:{line}: no command behind $ in this block")
+            found = _commands(body, line, code)
+            assert found, f"{path.name}:{line}: no command behind $ in this block"
             steps += found
-    return Page(path, tuple(steps), tuple(not_run))
+    return steps
+
+
+def needs_jax(steps: list[Step]) -> bool:
+    """Whether they compile something."""
+    starts = ("warm", "run", "explain", "ci", "compile", "target", "where", "doctor")
+    words = (re.findall(r"(?:^|[|;&(] *)jaxcache +(\w+)", step.command) for step in steps)
+    return any(word in starts for found in words for word in found)
 
 
 def _write(name: str, body: list[str]) -> str:
@@ -122,9 +100,8 @@ def _commands(body: list[str], line: int, exit_code: int) -> list[Step]:
         elif found:
             found[-1][2].append(text)
     steps = [Step(n, "\n".join(command), tuple(shown)) for n, command, shown in found]
-    if steps and exit_code:
-        last = steps[-1]
-        steps[-1] = Step(last.line, last.command, last.expected, exit_code)
+    if steps:
+        steps[-1] = replace(steps[-1], exit_code=exit_code)
     return steps
 
 
@@ -158,77 +135,38 @@ def missing_line(expected: tuple[str, ...], shown: str) -> str | None:
 
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
-WITH_COMMANDS = [page for path in PAGES if (page := read_page(path)).steps]
-#: What every change is tested against; the other pages take minutes together.
-_ALWAYS = {"README.md"}
-
-
-def page_id(page: Page) -> str:
-    return page.path.relative_to(REPOSITORY).as_posix()
-
-
-def page_marks(page: Page) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.jax] if page.needs_jax else []
-    return marks if page_id(page) in _ALWAYS else [*marks, pytest.mark.slow]
-
-
 PUBLISHED = "https://github.com/jaxcache/jaxcache/blob/main/"
-TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(p, id=page_id(p), marks=page_marks(p))
-        for p in WITH_COMMANDS
-        if p.path != TUTORIAL
-    ],
-)
-def test_every_command_of_a_page(page: Page, tmp_path: Path) -> None:
-    if page.needs_jax and not importlib.util.find_spec("jax"):
+def pages_with_commands() -> Iterator[Any]:
+    """Yield the steps of each page as a case; all but README are slow: they take minutes."""
+    for path in PAGES:
+        name = path.relative_to(REPOSITORY).as_posix()
+        if steps := read_steps(path):
+            marks = [pytest.mark.jax] if needs_jax(steps) else []
+            marks += [] if name == "README.md" else [pytest.mark.slow]
+            yield pytest.param(steps, id=name, marks=marks)
+
+
+def skip_without_jax() -> None:
+    if not importlib.util.find_spec("jax"):
         pytest.skip("jax is not installed beside jaxcache")
-    follow(page, tmp_path)
 
 
-@pytest.mark.jax
-def test_the_tutorial_ends_in_hits_after_the_move(each_jax_python: str, tmp_path: Path) -> None:
-    shown = follow(read_page(TUTORIAL), tmp_path, each_jax_python)
-    moved = shown["jaxcache warm --portable --fail-on-miss -C elsewhere train.py"]
-    assert re.search(r"jit_step .*?hit", moved)
-    assert not re.search(r"jit_step \S+ written", moved)
-    version = subprocess.check_output(
-        [each_jax_python, "-c", "import jaxlib.version as v; print(v.__version__)"], text=True
-    )
-    said = "contain the cache's path" in shown["jaxcache export cache.jxb"]
-    assert said is CACHE_PATH.holds(version)
-    assert "contain the cache's path" not in shown["jaxcache export portable.jxb -C portable"]
-
-
-#: Gives the commands that start a Python the one that is to have jax.
-_JAXCACHE = """#!/bin/sh
-case "$1" in
-  warm|import) command=$1; shift; set -- "$command" --python {jax} "$@" ;;
-esac
-exec {python} -m jaxcache "$@"
-"""
-
-
-def follow(page: Page, tmp_path: Path, jax: str | None = None) -> dict[str, str]:
-    """Do what a page says, in an empty directory; return what each command printed.
-
-    Args:
-        jax: the Python that has jax; by default our own, without saying so.
-    """
+@pytest.mark.parametrize("steps", list(pages_with_commands()))
+def test_every_command_of_a_page(steps: list[Step], tmp_path: Path) -> None:
+    """Each does what the page says, in an empty directory, with our own Python."""
+    if needs_jax(steps):
+        skip_without_jax()
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, module in (("jaxcache", "-m jaxcache"), ("python", "")):
         (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
         (tools / name).chmod(0o755)
-    if jax:
-        (tools / "jaxcache").write_text(_JAXCACHE.format(jax=jax, python=sys.executable))
     home = tmp_path / "home"
     home.mkdir()
-    (home / "page.sh").write_text(page.script())
+    runs = (f"eval {shlex.quote(s.command)}; printf '{MARK}%s{MARK}' $?\n" for s in steps)
+    (home / "page.sh").write_text("".join(runs))
     for name in ("tests", "examples"):
         (home / name).symlink_to(REPOSITORY / name)
     terminal = Terminal(
@@ -238,26 +176,16 @@ def follow(page: Page, tmp_path: Path, jax: str | None = None) -> dict[str, str]
         env={
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
             "PYTHONWARNINGS": "",
-            "HOME": str(home),
             "JAX_PLATFORMS": "cpu",
         },
     )
-    terminal.finish(timeout=600)
+    terminal.finish()
     parts = without_style(terminal.text).split(MARK)
-    assert len(parts) == 2 * len(page.steps) + 1, terminal.text[-2000:]
-    for step, shown, code in zip(page.steps, parts[::2], parts[1::2], strict=False):
-        where = f"{page.path.name}:{step.line}: $ {step.command}\n{shown}"
+    assert len(parts) == 2 * len(steps) + 1, terminal.text[-2000:]
+    for step, shown, code in zip(steps, parts[::2], parts[1::2], strict=False):
+        where = f"line {step.line}: $ {step.command}\n{shown}"
         assert int(code) == step.exit_code, where
         assert missing_line(step.expected, shown) is None, where
-    return {
-        step.command: " ".join(shown.split())
-        for step, shown in zip(page.steps, parts[::2], strict=False)
-    }
-
-
-def test_what_is_not_run_has_a_reason() -> None:
-    reasons = [(path.name, reason) for path in PAGES for _, reason in read_page(path).not_run]
-    assert [each for each in reasons if len(each[1].split()) < 2] == []
 
 
 def _links(path: Path) -> Iterator[tuple[str, Path, str]]:
@@ -339,24 +267,10 @@ def test_the_reader_sees_a_difference() -> None:
     assert missing_line(("2 entries, 5 kB", "KEY SIZE"), shown) == "KEY SIZE"
 
 
-def test_the_first_page_shows_every_picture_and_each_is_small_and_loads_nothing() -> None:
-    pictures = {picture.name: picture for picture in (DOCS / "pictures").iterdir()}
-    assert pictures.keys() == {"start.svg", "explain.svg", "report.webp", "kubernetes.svg"}
-    page = (DOCS / "index.md").read_text("utf-8")
-    assert {*re.findall(r"\]\(pictures/([^)]*)\)", page)} == pictures.keys()
-    for name, picture in pictures.items():
-        assert picture.stat().st_size < 60_000, name
-        if picture.suffix == ".svg":
-            text = picture.read_text("utf-8")
-            assert xml.dom.minidom.parseString(text).documentElement.tagName == "svg", name
-            assert not re.search(r"(?:url\(|href=)[\"']?(?!#|[\"']?#)", text), name
-
-
 @pytest.mark.jax
 @pytest.mark.slow
 def test_the_pictures_show_what_their_commands_print(tmp_path: Path) -> None:
-    if not importlib.util.find_spec("jax"):
-        pytest.skip("jax is not installed beside jaxcache")
+    skip_without_jax()
     make = "import sys; from tools.pictures import Path, make; make(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", make, tmp_path], cwd=REPOSITORY, check=True)
     for made in tmp_path.glob("*.svg"):
@@ -395,19 +309,6 @@ def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
 # The Python interface: its page, its help, each example.
 
 
-def test_help_begins_with_what_a_user_needs() -> None:
-    text = pydoc.render_doc(jaxcache, renderer=pydoc.plaintext)
-    start = text.partition("PACKAGE CONTENTS")[0]
-    assert "PYTEST" not in start.partition("help(jaxcache.open)")[0]
-    assert all(f"\n    {name}" in start for name in ("open(", "watch(", "enable(", "JaxcacheError"))
-    shown = pydoc.render_doc(jaxcache.watch, renderer=pydoc.plaintext)
-    with jaxcache.watch() as report:
-        names = dir(report)
-    for name in ("compile_requests", "hits", "compile_seconds", "modules", "functions", "notes"):
-        assert f"``{name}``" in shown
-        assert name in names
-
-
 def test_the_page_about_it_is_true(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,11 +342,12 @@ def double(x):
 if __name__ == "__main__":
     print(jax.jit(double)(jax.numpy.ones(3)))
 """
-#: These run the user's jax.
+#: These run the user's jax: two of them in each test of a change, for all take seconds.
 _RUNS_JAX = {
     *("warm", "warm_function", "run", "compile", "explain_script", "diagnose", "examine"),
     *("hlo", "open_recipe"),
 }
+_ALWAYS = {"warm", "hlo"}
 
 
 def make_older(cache: Path) -> None:
@@ -455,43 +357,30 @@ def make_older(cache: Path) -> None:
         os.utime(file, ns=(dated_ns, dated_ns))
 
 
-def public_methods() -> list[str]:
-    names = [name for name in dir(jaxcache.Cache) if not name.startswith("_")]
-    return [name for name in names if callable(getattr(jaxcache.Cache, name))]
+def methods() -> Iterator[Any]:
+    """Yield each function of the interface that works on a cache, as a case."""
+    for name in ("open", *(name for name in dir(jaxcache.Cache) if not name.startswith("_"))):
+        method = jaxcache.open if name == "open" else getattr(jaxcache.Cache, name)
+        marks = [pytest.mark.jax] if name in _RUNS_JAX else []
+        marks += [pytest.mark.slow] if name in _RUNS_JAX - _ALWAYS else []
+        if callable(method):
+            yield pytest.param(method, id=name, marks=marks)
 
 
-@pytest.mark.parametrize(
-    "with_jax", [False, pytest.param(True, marks=pytest.mark.jax)], ids=["alone", "with jax"]
-)
+@pytest.mark.parametrize("method", list(methods()))
 def test_the_example_of_each_method_is_true(
-    with_jax: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: Any, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if with_jax:
-        pytest.importorskip("jax")
+    if method.__name__ in _RUNS_JAX:
+        skip_without_jax()
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    wrong = {}
-    for name in (*public_methods(), "open"):
-        if (name in _RUNS_JAX) == with_jax:
-            (tmp_path / name).mkdir()
-            monkeypatch.chdir(tmp_path / name)
-            make_older(shutil.copytree(corpus / "0.10.2-cpu-zstd", Path("cache")))
-            Path("train.py").write_text(_PROGRAM)
-            wrong[name] = fault_of_example(name)
-    assert {name: fault for name, fault in wrong.items() if fault} == {}
-
-
-def fault_of_example(name: str) -> str:
-    """What is wrong with the example of a method, run here; empty if it is true."""
-    known = {
-        "sys": sys,
-        "jaxcache": jaxcache,
-        "cache": jaxcache.open("cache"),
-        "other": jaxcache.open("other", create=True),
-    }
-    method = jaxcache.open if name == "open" else getattr(jaxcache.Cache, name)
-    found = doctest.DocTestFinder(recurse=False).find(method, name, globs=known, module=False)
-    if not found or not found[0].examples:
-        return "no example"
+    monkeypatch.chdir(tmp_path)
+    make_older(shutil.copytree(corpus / "0.10.2-cpu-zstd", Path("cache")))
+    Path("train.py").write_text(_PROGRAM)
+    other = jaxcache.open("other", create=True)
+    known = {"sys": sys, "jaxcache": jaxcache, "cache": jaxcache.open("cache"), "other": other}
+    (found,) = doctest.DocTestFinder(recurse=False).find(method, globs=known, module=False)
     printed: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(found[0], out=printed.append)
-    return "".join(printed)
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(found, out=printed.append)
+    assert found.examples
+    assert printed == []

@@ -47,39 +47,22 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_version_is_in_one_place(built: Path) -> None:
-    names = sorted(p.name for p in built.iterdir())
-    version = jaxcache.__version__
-    assert names == [f"jaxcache-{version}-py3-none-any.whl", f"jaxcache-{version}.tar.gz"]
-    literal = f'"{version}"'
-    holders = [
-        path.relative_to(REPOSITORY).as_posix()
-        for directory in ("jaxcache", "tools")
-        for path in (REPOSITORY / directory).rglob("*.py")
-        if literal in path.read_text("utf-8")
-    ]
-    assert holders == ["jaxcache/__init__.py"]
-    assert version not in (REPOSITORY / "pyproject.toml").read_text("utf-8")
-
-
-@pytest.mark.slow
 def test_the_archives_hold_what_they_must_and_nothing_else(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
+    version = jaxcache.__version__
+    wheel, sdist = sorted(built.iterdir())
+    assert wheel.name == f"jaxcache-{version}-py3-none-any.whl"
     names = set(zipfile.ZipFile(wheel).namelist())
-    for needed in (
+    assert names >= {
         "jaxcache/py.typed",
         "jaxcache/entry/xla_subset.proto",
         "jaxcache/render/report/report.js",
         "jaxcache/core/eviction.py",
-        "jaxcache/injected/listener.py",
         "jaxcache/injected/startup/sitecustomize.py",
-        "jaxcache.pth",
-    ):
-        assert needed in names
-    tops = {name.split("/")[0] for name in names - {"jaxcache.pth"}}
-    version = jaxcache.__version__
-    assert tops == {"jaxcache", f"jaxcache-{version}.dist-info", f"jaxcache-{version}.data"}
-    (sdist,) = built.glob("*.tar.gz")
+    }
+    tops = {name.split("/")[0] for name in names}
+    data = {f"jaxcache-{version}.dist-info", f"jaxcache-{version}.data"}
+    assert tops == {"jaxcache", "jaxcache.pth", *data}
+    assert sdist.name == f"jaxcache-{version}.tar.gz"
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "CHANGELOG.md", "LICENSE", "tools/gen.py", "docs/index.md"} <= inside
@@ -147,48 +130,13 @@ def read(name: str) -> dict[str, Any]:
     return yaml.safe_load((REPOSITORY / ".github" / "workflows" / name).read_text("utf-8"))
 
 
-def index_of_step(steps: list[dict[str, Any]], text: str) -> int:
-    """Return the index of the only step that has the text in its command, action or inputs."""
-    indexes = [index for index, step in enumerate(steps) if text in str(step)]
-    assert len(indexes) == 1, (text, indexes)
-    return indexes[0]
-
-
-def test_a_release_is_tested_before_it_is_built_and_its_sbom_is_of_the_built_wheel() -> None:
-    steps = read("release.yml")["jobs"]["build"]["steps"]
-    order = [
-        index_of_step(steps, text)
-        for text in (
-            "actions/checkout@",
-            "the changelog has it",
-            "'make test'",
-            "'make test-jax'",
-            "python -m build",
-            "'name': 'dist'",
-            "cyclonedx-py environment",
-            "'name': 'sbom'",
-        )
-    ]
-    assert order == sorted(order)
-    commands = steps[index_of_step(steps, "cyclonedx-py environment")]["run"].splitlines()
-    installation = next(i for i, line in enumerate(commands) if "install dist/*.whl" in line)
-    assert commands[-1].startswith("cyclonedx-py environment")
-    assert installation < len(commands) - 1
-
-
 def test_the_job_that_publishes_alone_may_sign_and_attests_before_it_publishes() -> None:
     workflow = read("release.yml")
     build, job = workflow["jobs"]["build"], workflow["jobs"]["publish"]
-    steps = job["steps"]
-    downloads = ["'name': 'dist'", "'name': 'sbom'"]
-    attests = ["'subject-path': 'dist/*'}", "sbom-path"]
-    order = [*downloads, *attests, "pypa/gh-action-pypi-publish@"]
-    places = [index_of_step(steps, text) for text in order]
+    *before, last = job["steps"]
     assert job["needs"] == "build"
-    assert places == sorted(places)
-    assert places[-1] == len(steps) - 1
-    # It is not in the directory that is published.
-    assert "path" not in steps[places[1]]["with"]
+    assert sum("actions/attest" in step["uses"] for step in before) == 2
+    assert "pypa/gh-action-pypi-publish@" in last["uses"]
     assert workflow["permissions"] == {"contents": "read"}
     assert "permissions" not in build
     rights = {"id-token": "write", "attestations": "write", "contents": "read"}

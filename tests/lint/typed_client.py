@@ -13,7 +13,7 @@ from jaxcache.layouts import base
 from jaxcache.layouts.torch import bundle, explain, units
 from jaxcache.layouts.torch import check as torch_check
 from jaxcache.layouts.torch import scan as torch_scan
-from jaxcache.options.move import ExportOptions, SyncOptions
+from jaxcache.options.move import SyncOptions
 
 # Each module that a layout names as a group of functions has the protocol of the group.
 scans: tuple[base.Scans, base.Scans] = (scan, torch_scan)
@@ -31,12 +31,8 @@ def look(cache: jaxcache.Cache) -> list[str]:
     cache.select(colour="red")  # type: ignore[call-arg]
     cache.select(limit="three")  # type: ignore[arg-type]
     hits: int | None = cache.stats(long=True).uses.hits
-    seconds: float | None = cache.show("jit_step").entry.compile_seconds
     page: str = cache.report(pathlib.Path("report.html"), charts=False)
-    same: int = cache.explain("left.json", "right.json").same
-    print(hits, seconds, page, same, b"".join(cache.payload("jit_step")))
-    with cache.open_recipe() as recipe:
-        print(recipe.select(["jit_*"], limit=3))
+    print(hits, page, b"".join(cache.payload("jit_step")))
     return [*cache.pins(), *(entry.key for entry in cache.entries())]
 
 
@@ -46,10 +42,7 @@ def change(cache: jaxcache.Cache) -> None:
     removed: int = len(cache.execute(pruned).removed)
     cache.plan_prune(max_size=10_000, policy="fifo")  # type: ignore[arg-type]
     cache.plan_prune(options=jaxcache.PruneOptions(max_entries=3))
-    sealed = cache.execute(cache.plan_seal(recompress=19), jobs=2).sealed
-    found = cache.verify(level="load", python=pathlib.Path("/usr/bin/python3"))
-    print(removed, sealed, cache.execute(cache.plan_repair(found, delete=True)).actions)
-    cache.execute(cache.plan_removal("jit_*", filters=["unused>7d"]))
+    print(removed, cache.execute(cache.plan_seal(recompress=19), jobs=2).sealed)
 
 
 def move(cache: jaxcache.Cache, other: jaxcache.Cache) -> bool:
@@ -57,15 +50,13 @@ def move(cache: jaxcache.Cache, other: jaxcache.Cache) -> bool:
     other.import_("cache.jxb", on_conflict="keep", accept=lambda plan: bool(plan.writes))
     cache.push(other, include="jit_*", max_size="1GB", trusted=pathlib.Path("keys"))
     whole: bool = cache.carry(cache.plan_push(other, exclude=["jit_debug*"]), other).complete
-    cache.export_chosen("all.jxb", options=ExportOptions(level=3))
     copied: bool = cache.copy(other, options=SyncOptions(), dry_run=True).done.complete
-    return whole and copied and cache.diff(other).equal
+    return whole and copied
 
 
 def run(cache: jaxcache.Cache) -> int:
     code = cache.warm("train.py", "--steps", "1", timeout="10m", tiers=["s3://b/c"]).count("hit")
     cache.warm_function("train.py:step", "f32[8]", static=("n=3",), platform="cpu")
-    cache.run("python", "train.py", record=pathlib.Path("train.recipe"), collect=50)
     cache.run("python", "train.py", python="python3")  # type: ignore[call-arg]
     cache.compile("train.recipe", jobs=8, check=True, max_memory=2_000_000_000)
     return code
