@@ -1,6 +1,5 @@
 """What every test may ask for: the command line, real caches, and Pythons that have jax."""
 
-import contextlib
 import gc
 import importlib
 import json
@@ -114,7 +113,10 @@ def unprivileged() -> Iterator[Path]:
     """A directory of a user who may not write everywhere, as whom the test goes on."""
     with tempfile.TemporaryDirectory() as name:
         if os.getuid() == 0:
-            _import_all()  # Python itself may lie where that user cannot read
+            for package in (jaxcache.cli, jaxcache.cache, jaxcache.render, jaxcache.store):
+                # Python itself may lie where that user cannot read.
+                for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+                    importlib.import_module(module.name)
             os.chmod(name, 0o755)
             os.chown(name, _USER, _USER)
             os.setresuid(_USER, _USER, 0)
@@ -123,12 +125,6 @@ def unprivileged() -> Iterator[Path]:
         finally:
             if os.getresuid()[2] == 0:
                 os.setresuid(0, 0, 0)
-
-
-def _import_all() -> None:
-    for package in (jaxcache.cli, jaxcache.cache, jaxcache.render, jaxcache.store):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
 
 
 GiveAway = Callable[[Path], None]
@@ -153,8 +149,10 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> GiveAway:
         below = () if path.is_symlink() else path.rglob("*")
         for each in (path, *below):
             if CAN_GIVE_AWAY:
-                with _rights_of_root():
-                    os.chown(each, _STRANGER, _STRANGER, follow_symlinks=False)
+                user = os.geteuid()
+                os.seteuid(0)  # which ``unprivileged`` has laid down
+                os.chown(each, _STRANGER, _STRANGER, follow_symlinks=False)
+                os.seteuid(user)
             else:
                 status = each.lstat()
                 foreign.add((status.st_dev, status.st_ino))
@@ -165,17 +163,6 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> GiveAway:
 
 #: Whether files of another user are really theirs, for other processes, too.
 CAN_GIVE_AWAY = os.getuid() == 0
-
-
-@contextlib.contextmanager
-def _rights_of_root() -> Iterator[None]:
-    """Take back what ``unprivileged`` has laid down."""
-    user = os.geteuid()
-    os.seteuid(0)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
 
 
 @pytest.fixture

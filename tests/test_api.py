@@ -32,7 +32,6 @@ def test_a_cache_is_opened_listed_and_counted(
         jaxcache.open("")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(corpus / "0.10.2-cpu-zstd"))
     assert list(jaxcache.open().entries()) == entries
-    assert {"open", "enable", "Cache", "Entry", "PruneOptions"} <= {*dir(jaxcache)}
     with pytest.raises(AttributeError, match="no attribute 'close'"):
         jaxcache.close  # noqa: B018
 
@@ -59,15 +58,6 @@ def test_results_are_short_to_read(capped_cache: Path) -> None:
         assert str(result).startswith(start)
         assert "\n" not in str(result) and len(str(result)) < 160
         assert len(repr(result)) <= 500
-
-
-def test_options_and_a_missing_one_are_named_as_in_python(corpus: Path) -> None:
-    with pytest.raises(UsageError, match="no limit is given") as caught:
-        jaxcache.open(corpus / "0.10.2-cpu-zstd").plan_prune()
-    assert str(caught.value).endswith("in Python: max_size='10GB' or unused_for='30d'")
-    told = jaxcache.PruneOptions.__doc__ or ""
-    for declared in jaxcache.PruneOptions.DECLARED.values():
-        assert f"{declared.keyword}: {declared.help}\n" in told
 
 
 def test_plans_change_nothing_until_executed(corpus: Path, tmp_path: Path) -> None:
@@ -98,10 +88,6 @@ def test_a_move_can_be_refused(corpus: Path, tmp_path: Path) -> None:
     assert source.push(target, include="jit_mlp*", accept=lambda p: seen.append(p)) is None
     assert len(seen[-1].transfers) == 1
     assert list(target.entries()) == []
-    done = source.push(target, max_size="20kB")
-    assert done and 0 < done.carried_bytes <= 20_000
-    assert source.push(target)
-    assert source.diff(target).equal
     (notes := tmp_path / "notes").write_text("not to be replaced")
     with pytest.raises(UsageError, match="is not a bundle"):
         target.export(notes)
@@ -118,11 +104,6 @@ def test_the_users_rules_about_signatures_hold_in_python(
     source = jaxcache.open(corpus / "0.10.2-cpu-zstd")
     target = jaxcache.open(tmp_path / "new", create=True)
     source.export(tmp_path / "x.jxb", "jit_mlp*", sign=[tmp_path / "me.key"])
-    data = bytearray((tmp_path / "x.jxb").read_bytes())
-    data[60] ^= 1  # in the signature
-    (tmp_path / "bad.jxb").write_bytes(data)
-    with pytest.raises(UntrustedError, match="does not hold"):
-        target.import_(tmp_path / "bad.jxb")
     (tmp_path / "jaxcache").mkdir()
     (tmp_path / "jaxcache" / "config.toml").write_text("require-signed = true\n")
     with pytest.raises(UntrustedError):
@@ -166,13 +147,3 @@ def test_a_run_on_a_cache_of_torch_is_not_one_of_jax(torch_cache: Path, tmp_path
     with pytest.raises(UsageError, match="--decode is for JAX's cache"):
         cache.diagnose(max_decoded=3)
     assert sorted(torch_cache.rglob("*")) == before
-
-
-def test_a_directory_that_jax_shares_with_torch(golden: Path, corpus: Path, tmp_path: Path) -> None:
-    shared = shutil.copytree(golden, tmp_path / "shared")
-    shutil.copytree(corpus / "0.10.2-cpu-zstd", shared, dirs_exist_ok=True)
-    cache = jaxcache.open(shared, layout="jax")
-    assert cache.show("jit_mlp").entry.module == "jit_mlp"
-    assert len(cache.plan_seal().todo) == 7
-    pushed = cache.push(jaxcache.open(tmp_path / "other", create=True))
-    assert pushed and pushed.complete and len(pushed.carried) >= 7

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from unittest import mock
 
@@ -33,6 +34,7 @@ from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, Event
 from jaxcache.cache.recipe import encode_recipe, open_recipe
 from jaxcache.cli import terminal
 from jaxcache.core.names import OWN_DIR
+from jaxcache.layouts.torch import graph
 from jaxcache.warm.crosshost.target_profile import read_profile
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -300,8 +302,10 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_output_is_as_recorded(command: str, world: World) -> None:
+def test_output_is_as_recorded(command: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """To accept a change: ``JAXCACHE_UPDATE_GOLDEN=1 pytest tests/test_golden.py -k COMMAND``."""
+    # Each command reads the same graphs of torch a dozen times.
+    monkeypatch.setattr(graph, "decode_graph", lru_cache(graph.decode_graph))
     update = bool(os.environ.get("JAXCACHE_UPDATE_GOLDEN"))
     same_zstd = update or (GOLDEN / "zstd-version").read_text().strip() == ZSTD
     found = {}

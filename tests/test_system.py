@@ -84,16 +84,6 @@ def test_entries_are_sealed_pruned_and_moved_to_quarantine_and_back(
     assert len(list(capped_cache.glob("*-cache"))) == 2
 
 
-def test_a_bundle_and_a_directory_carry_entries(without_linux: Run, capped_cache: Path) -> None:
-    entries = len(list(capped_cache.glob("*-cache")))
-    there = capped_cache.with_name("there")
-    assert without_linux("export", "x.jxb", "-C", capped_cache, "--json")["entries"] == entries
-    without_linux("import", "x.jxb", "-C", there)
-    assert without_linux("diff", there, capped_cache, "--json")["equal"]
-    pushed = without_linux("push", capped_cache.with_name("shared"), "-C", capped_cache, "--json")
-    assert len([f for f in pushed["carried"] if f["key"]]) >= entries
-
-
 def test_kernels_of_torch_are_removed_though_nobody_can_lock_them(
     without_linux: Run, torch_cache: Path
 ) -> None:

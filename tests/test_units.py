@@ -7,6 +7,10 @@ import pytest
 from jaxcache import units
 
 
+def _install(has_pip: bool) -> str:
+    return units.install_command("/a b/python", "jaxcache[gpu]", has_pip=has_pip)
+
+
 @pytest.mark.parametrize(
     ("function", "values", "text"),
     [
@@ -53,6 +57,8 @@ from jaxcache import units
         (units.add_cache, ("see jaxcache ls -q", "/a b"), "see jaxcache ls -C '/a b' -q"),
         (units.add_cache, ("jaxcache ls -q -C x", "/a"), "jaxcache ls -q -C x"),
         (units.add_cache, ("jaxcache show x/y", "/a"), "jaxcache show x/y"),
+        (_install, (True,), "'/a b/python' -m pip install 'jaxcache[gpu]'"),
+        (_install, (False,), "uv pip install --python '/a b/python' 'jaxcache[gpu]'"),
         (units.cell_len, ("abc",), 3),
         (units.cell_len, ("訓a",), 3),
         (units.cell_len, ("e\u0301",), 1),
@@ -64,14 +70,3 @@ def test_values_are_shown(
     function: Callable[..., object], values: tuple[object, ...], text: object
 ) -> None:
     assert function(*values) == text
-
-
-@pytest.mark.parametrize(
-    ("has_pip", "command"),
-    [
-        (True, "'/a b/python' -m pip install 'jaxcache[gpu]'"),
-        (False, "uv pip install --python '/a b/python' 'jaxcache[gpu]'"),
-    ],
-)
-def test_an_installation_is_a_command_to_paste(has_pip: bool, command: str) -> None:
-    assert units.install_command("/a b/python", "jaxcache[gpu]", has_pip=has_pip) == command

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,22 +68,28 @@ def name_of(row: str) -> str:
     return row
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_a_forged_file_harms_no_entry(
-    run_cli: RunCli, local: Path, tmp_path: Path, row: str
+#: Files of the table: those of the ledger, without which nothing is removed, apart from the others.
+OF_LEDGER = [name for name in map(name_of, ROWS) if name.startswith("ledger/")]
+OTHERS = [name for name in map(name_of, ROWS) if name not in OF_LEDGER]
+
+
+@pytest.mark.parametrize("files", [OF_LEDGER, OTHERS], ids=["ledger", "others"])
+def test_forged_files_harm_no_entry(
+    run_cli: RunCli, local: Path, tmp_path: Path, files: list[str]
 ) -> None:
-    path = local / ".jaxcache" / name_of(row)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    paths = [local / ".jaxcache" / name for name in files]
     before = entries(local)
     for number, content in enumerate(forgeries(local)):
-        path.unlink(missing_ok=True)
-        path.write_bytes(content)
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.write_bytes(content)
         for command in (
             ("verify", "--fix", "--grace", "0s"),
             ("prune", "--unused-for", "1000w", "--yes"),
             ("stats",),
             ("ci", "save", tmp_path / f"{number}.jxb"),
-        )[:: 1 if number == 1 else 2]:
+        ):
             done = run_cli(*command, "-C", local)
             assert done.returncode in (0, 1, 3), (command, done.stderr)
             assert "\x1b" not in done.stdout + done.stderr
@@ -90,24 +97,31 @@ def test_a_forged_file_harms_no_entry(
         assert entries(local) == before
 
 
-#: Each file of the table, and every directory above one.
-LINKS = sorted({str(p) for row in ROWS for p in (Path(name_of(row)), *Path(name_of(row)).parents)})
+OWN = Path(".jaxcache")
+#: Files of the table and directories above them that lie at the same depth.
+LINKS = [
+    {p for name in files for p in (OWN / name, *(OWN / name).parents) if len(p.parts) == depth}
+    for files, depths in ((OF_LEDGER, (1, 2, 3)), (OTHERS, (2, 3, 4, 5)))
+    for depth in depths
+]
 
 
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("links", LINKS)
 def test_nothing_behind_a_link_is_touched(
-    run_cli: RunCli, capped_cache: Path, tmp_path: Path, give_away: GiveAway, link: str
+    run_cli: RunCli, capped_cache: Path, tmp_path: Path, give_away: GiveAway, links: set[Path]
 ) -> None:
-    """The link is another user's."""
+    """The links are another user's."""
     victim = tmp_path / "victim"
     (victim / "ledger").mkdir(parents=True)
     for name in ("thesis.tex", "ledger/notes.jsonl", ".jaxcache-tmp-1-aa"):
         (victim / name).write_text("precious\n")
     run_cli("export", "bundle.jxb", "-C", capped_cache)
-    path = capped_cache / ".jaxcache" / link
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(victim / "thesis.tex" if link in map(name_of, ROWS) else victim)
-    give_away(capped_cache / ".jaxcache")
+    for link in links:
+        path = capped_cache / link
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_file = str(link.relative_to(OWN)) in (*OF_LEDGER, *OTHERS)
+        path.symlink_to(victim / "thesis.tex" if is_file else victim)
+    give_away(capped_cache / OWN)
     first, second = sorted(capped_cache.glob("*-cache"))[:2]
     first.write_bytes(b"damaged")
     before = state(victim)
@@ -200,25 +214,22 @@ def test_a_bucket_gets_neither(run_cli: RunCli, shared: Path, bucket: str, s3: P
     assert sent and not any(TAG in name or THEIRS in name for name in sent)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "prune --max-size 0 --orphans --legacy --quarantine --side-caches --yes",
-        "rm * --yes",
-        "verify --fix --delete --yes",
-    ],
-)
-def test_both_stay(run_cli: RunCli, shared: Path, line: str) -> None:
-    assert run_cli(*line.split(), "-C", shared).returncode == 0
-    assert (shared / TAG).read_bytes() == SIGNATURE
-    assert (shared / FILE).read_bytes() == bytes(5000)
-
-
-def test_a_limit_on_the_size_does_not_count_what_others_have(run_cli: RunCli, shared: Path) -> None:
+def test_what_others_have_stays_and_does_not_count(
+    run_cli: RunCli, shared: Path, tmp_path: Path
+) -> None:
     own = [path for path in shared.iterdir() if path.name not in (TAG, THEIRS)]
     size = sum(path.stat().st_size for path in own)
     done = run_cli("prune", "--max-size", size, "-C", shared, "--dry-run")
     assert "nothing to remove" in done.stderr
+    for line in (
+        "prune --max-size 0 --orphans --legacy --quarantine --side-caches --yes",
+        "rm * --yes",
+        "verify --fix --delete --yes",
+    ):
+        copy = Path(shutil.copytree(shared, tmp_path / line.partition(" ")[0]))
+        assert run_cli(*line.split(), "-C", copy).returncode == 0
+        assert (copy / TAG).read_bytes() == SIGNATURE
+        assert (copy / FILE).read_bytes() == bytes(5000)
 
 
 # What lies in a directory, by names alone.

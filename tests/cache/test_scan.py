@@ -268,7 +268,7 @@ def test_a_directory_that_cannot_be_written_is_no_error(cache: Path, tmp_path: P
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_a_damaged_index_counts_as_absent(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -19,7 +19,7 @@ from terminal import without_style
 from ways import names, old_copy, told
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, MISS, Event
-from jaxcache.cache.ledger.write import append, compact
+from jaxcache.cache.ledger.write import append
 from jaxcache.live.process import COUNTERS, SUMS
 from jaxcache.store import open_store
 
@@ -50,7 +50,6 @@ def test_a_key_that_names_nothing_chooses_nothing(
 
 def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cache: Path) -> None:
     (cache / f"jit_empty-{HASH}-cache").write_bytes(b"")
-    (cache / f"jit_text-{HASH}-cache").write_text("not an executable")
     whole = next(cache.glob("jit_mlp*-cache")).read_bytes()
     (cache / f"jit_cut-{HASH}-cache").write_bytes(whole[:100])
     (cache / f"jit_folder-{HASH}-cache").mkdir()
@@ -67,7 +66,6 @@ def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cac
     problems = {(p["file"].split("-")[0], p["kind"]) for p in document["problems"]}
     assert problems == {
         ("jit_empty", "empty"),
-        ("jit_text", "bad-codec"),
         ("jit_cut", "truncated"),
         ("jit_folder", "stray-file"),
         ("jit_link", "unreadable"),
@@ -78,12 +76,12 @@ def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cac
         ("README", "stray-file"),
         ("jit_\\xff\\x0a\\x1b[31m", "module-mismatch"),
     }
-    assert len(document["entries"]) == 7 + 6
+    assert len(document["entries"]) == 7 + 5
     assert any(e["module"] == "jit_\\xff\\x0a\\x1b[31m" for e in document["entries"])
     done = run_cli("ls", "-C", cache)
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
-    assert len(done.stdout.splitlines()) == 13
+    assert len(done.stdout.splitlines()) == 12
     assert "verify" in done.stderr
 
 
@@ -157,15 +155,11 @@ def test_removal(run_cli: RunCli, old_cache: Path, chosen: set[str]) -> None:
     limits = ("--max-entries", "0", "--yes")
     done = run_cli("prune", "-C", old_cache, *FILTER, *limits, "-n", "-q")
     assert set(done.stdout.split()) == chosen
-    done = run_cli("rm", "-C", old_cache, *FILTER, "-n", "-q")
-    assert set(done.stdout.split()) == chosen
     one = min(k for k in chosen if k.startswith("jit_mlp"))
     done = run_cli("rm", "-C", old_cache, *FILTER, "jit_mlp", "jit_loss", "--yes", "-q")
     assert done.stdout.split() == [one]
     assert keys_in(old_cache) == everything - {one}
     assert run_cli("rm", "-C", old_cache, *FILTER, "--yes").returncode == 0
-    assert keys_in(old_cache) == everything - chosen
-    assert run_cli("prune", "-C", old_cache, *FILTER, *limits).returncode in (0, 3)
     assert keys_in(old_cache) == everything - chosen
     refused = run_cli("rm", "-C", old_cache, "--yes")
     assert (refused.returncode, "give a KEY, or --filter" in refused.stderr) == (2, True)
@@ -181,18 +175,6 @@ def test_verify_and_seal(run_cli: RunCli, old_cache: Path, chosen: set[str]) -> 
     assert refused.returncode == 2
     done = run_cli("seal", "-C", old_cache, *FILTER, "-q")
     assert set(done.stdout.split()) == chosen
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["push there -C cache", "pull cache -C there", "copy cache there", "export there -C cache"],
-)
-def test_moves(
-    run_cli: RunCli, old_cache: Path, chosen: set[str], words: str, tmp_path: Path
-) -> None:
-    done = run_cli(*words.split(), *FILTER, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert set(run_cli("ls", "-q", "-C", tmp_path / "there").stdout.split()) == chosen
 
 
 def test_a_bad_filter_is_refused_before_any_work(run_cli: RunCli, old_cache: Path) -> None:
@@ -218,20 +200,13 @@ def test_a_plain_file_of_any_name_will_do(run_cli: RunCli, corpus: Path, tmp_pat
 def test_the_payload_is_written_whole_or_not_at_all(
     run_cli: RunCli, corpus: Path, tmp_path: Path
 ) -> None:
+    """A pipe stays a pipe, as ``/dev/null`` stays what it is, whoever may replace it."""
     entry = next((corpus / CPU).glob("jit_mlp*"))
-    done = run_cli("show", "jit_mlp*", "-C", corpus / CPU, "--payload", tmp_path / "out")
-    assert done.returncode == 0
-    whole = zstandard.ZstdDecompressor().decompress(entry.read_bytes())
-    assert (tmp_path / "out").read_bytes() == whole[4:]
     damaged = tmp_path / "damaged"
     damaged.write_bytes(entry.read_bytes()[:-100])
-    done = run_cli("show", damaged, "--payload", tmp_path / "out2")
+    done = run_cli("show", damaged, "--payload", tmp_path / "out")
     assert done.returncode == 1 and "bad-entry" in done.stderr
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged", "out"]
-
-
-def test_a_pipe_stays_a_pipe(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
-    """As ``/dev/null`` stays what it is, whoever may replace it."""
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged"]
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
@@ -240,35 +215,24 @@ def test_a_pipe_stays_a_pipe(run_cli: RunCli, corpus: Path, tmp_path: Path) -> N
             reader.kill()
         read = reader.communicate()[0]
     assert (done.returncode, pipe.is_fifo()) == (0, True), done.stderr
-    entry = next((corpus / CPU).glob("jit_mlp*"))
     assert read == zstandard.ZstdDecompressor().decompress(entry.read_bytes())[4:]
 
 
-def test_hlo_takes_jaxlib(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
-    bare = tmp_path / "bare-python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    bare.chmod(0o755)
-    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", bare)
-    assert done.returncode == 13
-    assert "jaxlib" in done.stderr and "--python" in done.stderr
-
-
-def test_a_child_that_answers_nonsense_is_named(
-    run_cli: RunCli, corpus: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        (f'exec {sys.executable} -S "$@"', 13, "jaxlib"),
+        ('echo "{nonsense" > /dev/fd/$3; sleep 9', 1, "[hlo-failed]"),
+    ],
+)
+def test_hlo_takes_a_python_that_has_jaxlib(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, program: str, code: int, said: str
 ) -> None:
-    liar = tmp_path / "liar"
-    liar.write_text('#!/bin/sh\necho "{nonsense" > /dev/fd/$3\nsleep 9\n')
-    liar.chmod(0o755)
-    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", liar)
-    assert (done.returncode, "hlo-failed" in done.stderr) == (1, True), done.stderr
-
-
-@pytest.mark.jax
-def test_hlo_is_text(run_cli: RunCli, corpus: Path, jax_python: str) -> None:
-    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", jax_python)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("HloModule jit_mlp")
-    assert "ENTRY" in done.stdout and "f32[8,16]" in done.stdout
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{program}\n")
+    python.chmod(0o755)
+    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", python)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
 # ``stats``: everything in the directory is counted.
@@ -304,25 +268,6 @@ def test_everything_is_counted(run_cli: RunCli, littered: Path) -> None:
     on_disk = sum(p.stat().st_size for p in littered.rglob("*") if p.is_file())
     assert document["directory_bytes"] == on_disk == sum(size for _, size in files.values())
     assert document["total"]["entries"] == 8
-    assert document["problems"] == {
-        "orphan-atime": 1,
-        "legacy-name": 1,
-        "temp-file": 1,
-        "stray-file": 2,
-        "module-mismatch": 1,
-    }
-
-
-def test_prometheus_text_parses(run_cli: RunCli, littered: Path) -> None:
-    odd = littered.rename(littered.with_name('odd "name\\'))
-    done = run_cli("stats", "--prometheus", "-C", odd)
-    assert done.returncode == 0
-    sample = re.compile(r'jaxcache_[a-z_]+\{cache_dir="(?:[^"\\]|\\.)*",[a-z]+="[^"]*"\} [0-9.e+]+')
-    lines = done.stdout.splitlines()
-    assert [x for x in lines if not x.startswith("#") and not sample.fullmatch(x)] == []
-    assert any('kind="autotune"} 15' in x for x in lines)
-    typed = [x.split()[2] for x in lines if x.startswith("# TYPE")]
-    assert len(typed) == len(set(typed)) == 6
 
 
 def test_one_size_of_a_cache_on_every_screen(
@@ -360,19 +305,6 @@ def test_one_size_of_a_cache_on_every_screen(
     assert "12 ms" in stats
 
 
-def test_hits_are_the_same_after_a_compaction(run_cli: RunCli, cache: Path) -> None:
-    used, other, *_ = sorted(p.name.removesuffix("-cache") for p in cache.glob("*-cache"))
-    events = [Event(used, COMPILE, 1, {"compile_seconds": 2.5}), Event(other, COMPILE, 1)]
-    store = open_store(str(cache))
-    assert append(store, [*events, Event(used, HIT, 2, {"count": 5})])
-    assert append(store, [Event(used, COMPILE, 3), Event(used, HIT, 4)])
-    for _ in range(2):
-        stats = told(run_cli, "stats", "-C", cache)
-        assert (stats["hits"], stats["misses"]) == (6, 3)
-        assert (stats["hit_rate"], stats["saved_seconds"]) == (6 / 9, 15.0)
-        compact(store)
-
-
 def test_what_a_move_brought_and_nothing_used(
     run_cli: RunCli, corpus: Path, tmp_path: Path
 ) -> None:
@@ -407,16 +339,20 @@ def test_counts_of_the_live_layer_that_no_number_holds(run_cli: RunCli, cache: P
 # ``examples/grafana``: each query asks for what ``stats --prometheus`` exports.
 
 
+_SAMPLE = re.compile(
+    r'(jaxcache_[a-z_]+)(\{cache_dir="(?:[^"\\]|\\.)*",[a-z]+="[^"]*"\}) [0-9.e+]+'
+)
 _LABEL = re.compile(r'(\w+)(?:=~|!=|!~|=)"((?:[^"\\]|\\.)*)"')
 
 
 def test_a_dashboard_asks_for_what_is_exported(run_cli: RunCli, capped_cache: Path) -> None:
-    """Of a cache with uses, damage, a quarantine and totals of the live layer."""
-    key = min(path.name for path in capped_cache.glob("*-cache")).removesuffix("-cache")
+    """Of a cache with uses, damage, a quarantine and totals of the live layer, and an odd name."""
+    cache = capped_cache.rename(capped_cache.with_name('odd "name\\'))
+    key = min(path.name for path in cache.glob("*-cache")).removesuffix("-cache")
     events = [Event(key, kind, 10**18, {"compile_seconds": 2.5}) for kind in (HIT, MISS)]
-    append(open_store(str(capped_cache)), events)
-    (capped_cache / "jit_torn-cache").write_bytes(b"")
-    own = capped_cache / ".jaxcache"
+    append(open_store(str(cache)), events)
+    (cache / "jit_torn-cache").write_bytes(b"")
+    own = cache / ".jaxcache"
     for name, text in (
         (f"quarantine/20260101T000000Z/{key}-cache", "torn"),
         ("live/totals", json.dumps(dict.fromkeys([*COUNTERS, *SUMS], 1))),
@@ -424,9 +360,11 @@ def test_a_dashboard_asks_for_what_is_exported(run_cli: RunCli, capped_cache: Pa
         (own / name).parent.mkdir(parents=True)
         (own / name).write_text(text)
     labels: defaultdict[str, str] = defaultdict(str)
-    text = run_cli("stats", "--prometheus", "-C", capped_cache).stdout
-    for metric, labelled in re.findall(r"^(\w+)(\{.*\})", text, re.MULTILINE):
-        labels[metric] += labelled
+    for line in run_cli("stats", "--prometheus", "-C", cache).stdout.splitlines():
+        if not line.startswith("#"):
+            sample = _SAMPLE.fullmatch(line)
+            assert sample, line
+            labels[sample[1]] += sample[2]
     dashboard = (REPOSITORY / "examples" / "grafana" / "jaxcache.json").read_text()
     variables = {variable["name"] for variable in json.loads(dashboard)["templating"]["list"]}
     for text in re.findall(r'"(?:expr|query)": (".*jaxcache_.*")', dashboard):
@@ -465,37 +403,29 @@ def labels(run_cli: RunCli, path: Path) -> dict[str, str]:
     return {e["key"]: e["tuning"] for e in entries if e["tuning"]}
 
 
-def test_ls_show_and_prune(run_cli: RunCli, labelled: Any) -> None:
+def test_ls_show_and_prune_go_by_the_label_of_this_very_file(
+    run_cli: RunCli, labelled: Any
+) -> None:
     path, known = labelled
     assert labels(run_cli, path) == known
     untuned = next(k for k, tuning in known.items() if tuning == "untuned")
     document = told(run_cli, "show", "-C", path, untuned)
     assert document["entry"]["tuning"] == document["provenance"]["tuning"] == "untuned"
-    prune = ("prune", "--untuned", "-C", path, "--grace", "0s")
-    dry = told(run_cli, *prune, "--dry-run")
-    real = told(run_cli, *prune, "--yes")
-    assert dry["removed"] == real["removed"]
-    assert [(r["key"], r["reason"]) for r in real["removed"]] == [(untuned, "untuned")]
+    prune = ("prune", "--untuned", "-C", path, "--grace", "0s", "--yes")
+    removed = told(run_cli, *prune)["removed"]
+    assert [(r["key"], r["reason"]) for r in removed] == [(untuned, "untuned")]
     assert not (path / f"{untuned}-cache").exists()
-    assert labels(run_cli, path) == {k: t for k, t in known.items() if k != untuned}
-    assert told(run_cli, *prune, "--yes")["removed"] == []
+    (tuned,) = labels(run_cli, path).items()
+    assert tuned in known.items()
+    other = next(p for p in path.glob("*-cache") if tuned[0] not in p.name)
+    shutil.copyfile(other, path / f"{tuned[0]}-cache")  # as if JAX had made it anew
+    assert labels(run_cli, path) == {}
 
 
 def test_the_label_goes_with_the_entry(run_cli: RunCli, labelled: Any, tmp_path: Path) -> None:
     path, known = labelled
-    shutil.copytree(path, tmp_path / "copied", copy_function=shutil.copyfile)
-    assert labels(run_cli, tmp_path / "copied") == known
     assert run_cli("export", "-C", path, "all.jaxcache").returncode == 0
     assert run_cli("import", "-C", tmp_path / "moved", "all.jaxcache").returncode == 0
     assert labels(run_cli, tmp_path / "moved") == known
     assert run_cli("seal", "-C", path).returncode == 0
     assert labels(run_cli, path) == known
-
-
-def test_an_entry_that_jax_made_anew_is_not_labelled(run_cli: RunCli, labelled: Any) -> None:
-    path, known = labelled
-    key, other = known
-    shutil.copyfile(path / f"{other}-cache", path / f"{key}-cache")
-    assert labels(run_cli, path) == {other: known[other]}
-    prune = ("prune", "--untuned", "-C", path, "--grace", "0s", "--yes")
-    assert told(run_cli, *prune)["removed"] == []

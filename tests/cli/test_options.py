@@ -1,6 +1,5 @@
 """Options declared once: the command line and the Python interface make the same of them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +95,3 @@ def test_what_cannot_be_read_is_refused(
         PruneOptions.read(**wrong)
     with pytest.raises(TypeError, match="has no field"):
         PruneOptions(max_size="10GB")
-
-
-def test_the_command_and_the_interface_plan_the_same(run_cli: RunCli, capped_cache: Path) -> None:
-    words = ("prune", "-C", capped_cache, "--max-entries", "2", "--policy", "lru", "-n", "--json")
-    planned = jaxcache.open(capped_cache).plan_prune(max_entries=2, policy="lru")
-    removed = json.loads(run_cli(*words).stdout)["removed"]
-    assert [r["key"] for r in removed] == [r.key for r in planned.removals]

@@ -20,7 +20,7 @@ from ways import told
 from jaxcache.cache.ledger.record import COMPILE, HIT, PIN, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, compact, pinned_keys
-from jaxcache.core.ledger import COMPACT_ABOVE, DAY_NS, day_segment
+from jaxcache.core.ledger import DAY_NS, day_segment
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.store import open_store
 
@@ -48,14 +48,8 @@ def test_dry_run_and_execution_print_the_same(run_cli: RunCli, cache: Path) -> N
     assert dry.pop("longest_lock_seconds") is None
     assert wet.pop("longest_lock_seconds") >= 0
     assert dry == wet
-    assert wet["policy"] == "cost"
-    assert wet["size_bytes_after"] <= 20_000
-    assert wet["freed_bytes"] == sum(r["size_bytes"] for r in wet["removed"])
     assert wet["kept"] == 7 - len(wet["removed"]) == len(list(cache.glob("*-cache")))
-    assert wet["lost_compile_seconds"] == sum(r["compile_seconds"] for r in wet["removed"])
-    assert {r["reason"] for r in wet["removed"]} == {"max-size"}
-    assert len(list(cache.glob("*-atime"))) == wet["kept"]
-    assert sum(p.stat().st_size for p in cache.iterdir()) == wet["size_bytes_after"]
+    assert sum(p.stat().st_size for p in cache.iterdir()) == wet["size_bytes_after"] <= 20_000
 
 
 def test_without_terminal_it_wants_yes(run_cli: RunCli, cache: Path) -> None:
@@ -95,22 +89,9 @@ def test_nothing_is_removed_where_the_disk_may_hide_a_pin(
     assert before[1] <= names(other)
 
 
-def test_kept_and_pinned_entries_make_a_bound_unmet(run_cli: RunCli, cache: Path) -> None:
-    assert run_cli("pin", "-C", cache, "jit_mlp").stdout.startswith("jit_mlp-")
-    done = run_cli("prune", "-C", cache, "--max-entries", "1", "--keep", "jit_d*", "-y", "--json")
-    assert done.returncode == 3
-    document = json.loads(done.stdout)
-    assert document["unmet"] == ["max-entries"]
-    assert document["kept"] == document["protected"] == 2
-    assert {p.name.partition("-")[0] for p in cache.glob("*-cache")} == {"jit_mlp", "jit_dtypes"}
-
-
-@pytest.mark.parametrize("way", ["-n", "-y"])
-def test_a_bound_below_the_pinned_entries_empties_no_cache(
-    run_cli: RunCli, cache: Path, way: str
-) -> None:
+def test_a_bound_below_the_pinned_entries_empties_no_cache(run_cli: RunCli, cache: Path) -> None:
     assert run_cli("pin", "-C", cache, "jit_mlp").returncode == 0
-    done = run_cli("prune", "-C", cache, "--max-size", "1kB", "--grace", "0s", way)
+    done = run_cli("prune", "-C", cache, "--max-size", "1kB", OLD, "-y")
     assert done.returncode == 1
     assert "[bound-out-of-reach]" in done.stderr
     assert f"jaxcache pin -C {cache} --remove KEY" in done.stderr
@@ -133,44 +114,25 @@ def test_a_use_by_uncapped_jax_counts_beside_an_older_stamp(run_cli: RunCli, cac
     assert (entry["file"], entry["last_used_from"]) == (used.name, "fs-atime")
 
 
-@pytest.fixture
-def old_cache(corpus: Path, tmp_path: Path) -> Path:
-    """A cache that was compiled under jaxcache forty days ago."""
-    cache = Path(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "old"))
-    then_ns = time.time_ns() - 40 * DAY_NS
-    entries = list(cache.glob("*-cache"))
-    for number, path in enumerate(entries):
-        os.utime(path, ns=(then_ns + number * 10**9, then_ns + number * 10**9))
-    keys = [p.name.removesuffix("-cache") for p in entries]
-    append(open_store(str(cache)), [Event(key, COMPILE, then_ns) for key in keys])
-    return cache
-
-
-def test_the_source_of_a_copy_was_not_used(run_cli: RunCli, old_cache: Path) -> None:
-    """``cp -r`` reads each file, one right after the other."""
-    now_ns = time.time_ns()
-    for number, path in enumerate(old_cache.glob("*-cache")):
-        os.utime(path, ns=(now_ns + number * 1000, path.stat().st_mtime_ns))
-    listed = run_cli("ls", "-C", old_cache, "--filter", "unused>30d", "-q")
-    assert len(listed.stdout.split()) == 7
-    done = run_cli("prune", "-C", old_cache, "--unused-for", "7d", "-n", "--json")
-    assert (done.returncode, error_of(done)) == (1, "no-record-of-use")
-    used = min(old_cache.glob("*-cache")).name.removesuffix("-cache")
-    append(open_store(str(old_cache)), [Event(used, HIT, now_ns)])
-    done = run_cli("prune", "-C", old_cache, "--unused-for", "7d", "-y", "--json")
-    assert json.loads(done.stdout)["evidence"] == {"mtime": 6}
-    assert [p.name for p in old_cache.glob("*-cache")] == [f"{used}-cache"]
-
-
-def test_a_copy_is_as_old_as_what_the_copied_ledger_has(
-    run_cli: RunCli, old_cache: Path, tmp_path: Path
+def test_neither_a_copy_nor_its_source_was_used(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
 ) -> None:
-    copy = shutil.copytree(old_cache, tmp_path / "copy", copy_function=shutil.copyfile)
-    now_ns = time.time_ns()
-    for number, path in enumerate(Path(copy).glob("*-cache")):
-        os.utime(path, ns=(now_ns + number * 1000, now_ns + number * 1000))
-    listed = run_cli("ls", "-C", copy, "--filter", "unused>30d", "-q")
-    assert len(listed.stdout.split()) == 7
+    """``cp -r`` reads and writes each file, one right after the other."""
+    cache = Path(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "old"))
+    now_ns, then_ns = time.time_ns(), time.time_ns() - 40 * DAY_NS
+    keys = sorted(p.name.removesuffix("-cache") for p in cache.glob("*-cache"))
+    append(open_store(str(cache)), [Event(key, COMPILE, then_ns) for key in keys])
+    for written_ns in (now_ns, then_ns):
+        for number, key in enumerate(keys):
+            dates = (now_ns + number * 1000, written_ns + number * 1000)
+            os.utime(cache / f"{key}-cache", ns=dates)
+        listed = run_cli("ls", "-C", cache, "--filter", "unused>30d", "-q")
+        assert len(listed.stdout.split()) == 7
+    done = run_cli("prune", "-C", cache, "--unused-for", "7d", "-n", "--json")
+    assert (done.returncode, error_of(done)) == (1, "no-record-of-use")
+    append(open_store(str(cache)), [Event(keys[0], HIT, now_ns)])
+    run_cli("prune", "-C", cache, "--unused-for", "7d", "-y")
+    assert [p.name for p in cache.glob("*-cache")] == [f"{keys[0]}-cache"]
 
 
 def test_quarantined_entries_go_before_sound_ones(run_cli: RunCli, cache: Path) -> None:
@@ -286,26 +248,18 @@ def tell(bucket: str, s3_server: S3Server) -> Callable[..., None]:
     return write
 
 
-@pytest.mark.parametrize("policy", ["lru", "cost"])
 def test_what_clients_use_outlives_what_nobody_uses(
-    filled: list[str], tell: Callable[..., None], prune: Callable[..., Any], policy: str
-) -> None:
-    time.sleep(1.1)  # the times of objects are whole seconds
-    tell([1], 0, filled[:2])
-    tell([2], 0, filled[1:4])
-    document = prune("--max-entries", "4", "--policy", policy)
-    assert {r["key"] for r in document["removed"]} == set(filled[4:])
-    assert document["evidence"] == {"mtime": 3}
-
-
-def test_rules_about_use_need_a_record_of_it(
     filled: list[str], tell: Callable[..., None], prune: Callable[..., Any]
 ) -> None:
-    time.sleep(1.1)
+    time.sleep(1.1)  # the times of objects are whole seconds
     for rule in (("--unused-for", "1s"), ("--used-since", "0s")):
         assert error_of(prune(*rule, code=1)) == "no-record-of-use"
     tell([1], 0, filled[:2])
-    assert {r["key"] for r in prune("--used-since", "1s")["removed"]} <= set(filled[2:])
+    tell([2], 0, filled[1:4])
+    for policy in ("lru", "cost"):
+        document = prune("--max-entries", "4", "--policy", policy, "-n")
+        assert {r["key"] for r in document["removed"]} == set(filled[4:])
+        assert document["evidence"] == {"mtime": 3}
 
 
 def test_prune_makes_one_segment_of_the_days_that_are_over(
@@ -314,9 +268,11 @@ def test_prune_makes_one_segment_of_the_days_that_are_over(
     tell: Callable[..., None],
     prune: Callable[..., Any],
     s3: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Requests grow with the clients of the days since the last prune, not with all of them."""
-    clients = range(COMPACT_ABOVE + 10)
+    monkeypatch.setattr("jaxcache.cache.prune.execute.COMPACT_ABOVE", 16)
+    clients = range(20)
     tell(clients, 3, filled[:4])
     tell([0], 0, filled[:1])
     assert len(prune("--max-entries", "6", "--policy", "lru")["removed"]) == 1

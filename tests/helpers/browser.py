@@ -5,7 +5,6 @@ It is spoken to over a pipe, in its DevTools protocol
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -18,7 +17,10 @@ from typing import Any
 
 #: Names of the program, as distributions have it.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-_WIDTH, _HEIGHT = 1240, 900
+_OPTIONS = (
+    *("--headless", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run"),
+    *("--hide-scrollbars", "--disable-background-networking", "--window-size=1240,900"),
+)
 _TIMEOUT_SECONDS = 120.0
 #: What the page's script sets when everything is drawn.
 _DRAWN = "document.documentElement.dataset.drawn || ''"
@@ -27,61 +29,34 @@ _READ_BYTES = 1 << 20
 
 @contextlib.contextmanager
 def open_browser(program: str) -> "Iterator[Browser]":
-    """Start a browser without a window, with a profile that is thrown away.
-
-    Raises:
-        BrowserError: it cannot be run.
-    """
+    """Start a browser without a window, with a profile that is thrown away."""
     with tempfile.TemporaryDirectory(prefix="jaxcache-", ignore_cleanup_errors=True) as directory:
-        try:
-            browser = Browser(program, directory)
-        except OSError as error:
-            raise BrowserError(str(error)) from error
+        browser = Browser(program, directory)
         try:
             yield browser
         finally:
             browser.close()
 
 
-class BrowserError(Exception):
-    """The browser did not do what a test needs."""
-
-
 class Browser:
-    """One browser; what the page that was opened last says is kept in :attr:`events`."""
+    """One browser; what the page that was opened last says is kept in :attr:`events`.
+
+    Its methods raise RuntimeError where it does not do what a test needs.
+    """
 
     def __init__(self, program: str, profile: str) -> None:
-        command = [
-            program,
-            "--headless",
-            "--remote-debugging-pipe",
-            "--disable-gpu",
-            "--no-first-run",
-            "--hide-scrollbars",
-            "--disable-background-networking",
-            f"--user-data-dir={profile}",
-            f"--window-size={_WIDTH},{_HEIGHT}",
-            "about:blank",
-        ]
+        options = [*_OPTIONS, f"--user-data-dir={profile}"]
         if sys.platform == "linux" and os.geteuid() == 0:
-            command.insert(1, "--no-sandbox")  # Chromium has none for root
-        theirs_in, self._out = _high(os.pipe())
-        self._in, theirs_out = _high(os.pipe())
-
-        def wire() -> None:
-            os.dup2(theirs_in, 3)
-            os.dup2(theirs_out, 4)
-
+            options.append("--no-sandbox")  # Chromium has none for root
+        # It reads commands from descriptor 3 and answers on 4.
+        shell = 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1'
         self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=wire,
-            close_fds=False,
+            ["sh", "-c", shell, "sh", program, *options, "about:blank"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
-        os.close(theirs_in)
-        os.close(theirs_out)
+        assert self._process.stdin and self._process.stdout
+        self._out, self._in = self._process.stdin, self._process.stdout.fileno()
         self._buffer = bytearray()
         self._sent = 0
         self._session: str | None = None
@@ -90,11 +65,7 @@ class Browser:
         """Everything the page reported: ``Network``, ``Runtime`` and ``Log`` events."""
 
     def open(self, url: str) -> None:
-        """Open a report in a page of its own, and wait until its script says that it is drawn.
-
-        Raises:
-            BrowserError: the page's script failed, or the browser died.
-        """
+        """Open a report in a page of its own, and wait until its script says that it is drawn."""
         self._session = None
         self._deadline = time.monotonic() + _TIMEOUT_SECONDS
         self.events.clear()
@@ -106,7 +77,7 @@ class Browser:
         self.call("Page.navigate", url=url)
         while not self.evaluate(_DRAWN):
             if broken := [e for e in self.events if e["method"] == "Runtime.exceptionThrown"]:
-                raise BrowserError(str(broken[0]["params"]["exceptionDetails"]))
+                raise RuntimeError(broken[0]["params"]["exceptionDetails"])
             time.sleep(0.05)
 
     def evaluate(self, expression: str) -> Any:
@@ -121,12 +92,13 @@ class Browser:
         if self._session:
             message["sessionId"] = self._session
         with contextlib.suppress(BrokenPipeError):  # what it died of shows below
-            os.write(self._out, json.dumps(message).encode() + b"\0")
+            self._out.write(json.dumps(message).encode() + b"\0")
+            self._out.flush()
         while True:
             answer = self._receive()
             if answer.get("id") == self._sent:
                 if "error" in answer:
-                    raise BrowserError(str(answer["error"].get("message")))
+                    raise RuntimeError(answer["error"].get("message"))
                 result: dict[str, Any] = answer["result"]
                 return result
             if "method" in answer:
@@ -136,10 +108,10 @@ class Browser:
         while b"\0" not in self._buffer:
             left = self._deadline - time.monotonic()
             if left <= 0 or not select.select([self._in], [], [], left)[0]:
-                raise BrowserError("it did not answer in time")
+                raise RuntimeError("it did not answer in time")
             chunk = os.read(self._in, _READ_BYTES)
             if not chunk:
-                raise BrowserError(f"it ended with {self._process.wait(10)}")
+                raise RuntimeError(f"it ended with {self._process.wait(10)}")
             self._buffer += chunk
         end = self._buffer.index(b"\0")
         message: dict[str, Any] = json.loads(self._buffer[:end])
@@ -148,18 +120,8 @@ class Browser:
 
     def close(self) -> None:
         """End the browser."""
-        os.close(self._out)  # which tells it to end
         try:
-            self._process.wait(10)
+            self._process.communicate(timeout=10)  # the end of its input tells it to end
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        os.close(self._in)
-
-
-def _high(ends: tuple[int, int]) -> tuple[int, int]:
-    """Move a pipe away from the numbers 3 and 4, which the browser's own ends get."""
-    moved = tuple(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in ends)
-    for fd in ends:
-        os.close(fd)
-    return moved[0], moved[1]
+            self._process.communicate()

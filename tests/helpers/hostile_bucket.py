@@ -56,9 +56,10 @@ def serve(mode: str) -> ThreadingHTTPServer:
                 seen.append(self.path)
                 number = len(seen)
             if mode == "large":
-                self.flood()
+                start, entry, rest = page(_NAMES, "t").partition(b"<Contents>")
+                self.pour(start, entry + rest.removesuffix(b"</ListBucketResult>"))
             elif mode == "drip":
-                self.drip()
+                self.pour(b"", b"x", 0.05)
             else:
                 time.sleep(0.3 if mode == "trickle" else 0)
                 token = "the same" if mode == "page" else f"t{number}"
@@ -72,32 +73,17 @@ def serve(mode: str) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(body)
 
-        def drip(self) -> None:
-            """An answer of a byte now and then."""
-            self.send_response_only(200)
-            self.send_header("Content-Length", "1000000")
-            self.end_headers()
-            try:
-                while True:
-                    self.wfile.write(b"x")
-                    time.sleep(0.05)
-            except ConnectionError:
-                self.close_connection = True
-
-        def flood(self) -> None:
+        def pour(self, start: bytes, part: bytes, pause_seconds: float = 0) -> None:
             """A single answer of 300 MB."""
-            names = page(_NAMES, "t").split(b"<Contents>", 1)
-            entries = b"<Contents>" + names[1].removesuffix(b"</ListBucketResult>")
-            times = (300 << 20) // len(entries)
-            end = b"</ListBucketResult>"
+            times = (300 << 20) // len(part)
             self.send_response_only(200)
-            self.send_header("Content-Length", str(len(names[0]) + times * len(entries) + len(end)))
+            self.send_header("Content-Length", str(len(start) + times * len(part)))
             self.end_headers()
             try:
-                self.wfile.write(names[0])
+                self.wfile.write(start)
                 for _ in range(times):
-                    self.wfile.write(entries)
-                self.wfile.write(end)
+                    self.wfile.write(part)
+                    time.sleep(pause_seconds)
             except ConnectionError:
                 self.close_connection = True
 

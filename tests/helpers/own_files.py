@@ -6,11 +6,8 @@ from typing import Any
 
 from conftest import REPOSITORY
 
-ROWS = re.findall(
-    r"^\| `([\w./-]+)` \|",
-    (REPOSITORY / "SECURITY.md").read_text().partition("## The files below")[2],
-    re.MULTILINE,
-)
+_TABLE = (REPOSITORY / "SECURITY.md").read_text().partition("## The files below")[2]
+ROWS = re.findall(r"^\| `([\w./-]+)` \|", _TABLE.partition("\n## ")[0], re.MULTILINE)
 
 
 def is_in_table(name: str) -> bool:

@@ -81,9 +81,9 @@ class Terminal:
         """What was shown so far, with its escape sequences."""
         return b"".join(self._chunks).decode("utf-8", "replace").replace("\r\n", "\n")
 
-    def wait_for(self, wanted: str, timeout: float = 300) -> None:
-        """Wait until a text was shown."""
-        deadline = time.monotonic() + timeout
+    def wait_for(self, wanted: str) -> None:
+        """Wait until a text was shown, for five minutes at most."""
+        deadline = time.monotonic() + 300
         while wanted not in without_style(self.text):
             assert time.monotonic() < deadline, f"{wanted!r} not in {self.text!r}"
             assert self.process.poll() is None or wanted in self.text, self.text
@@ -97,10 +97,10 @@ class Terminal:
         """Type something."""
         os.write(self._master, text.encode())
 
-    def finish(self, timeout: float = 600) -> int:
-        """Wait for the end, and return the exit code."""
+    def finish(self) -> int:
+        """Wait for the end, for ten minutes at most, and return the exit code."""
         try:
-            code = self.process.wait(timeout)
+            code = self.process.wait(600)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             raise
