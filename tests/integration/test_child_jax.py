@@ -97,8 +97,7 @@ def test_a_program_with_an_unknown_jax_runs_and_asserts_nothing(
     place = ("-C", cache)
     for command, code in (
         (("warm", *place, "--python", each_jax_python), 0),
-        (("run", *place, "--strict", "--", each_jax_python), 1),
-        (("warm", *place, "--fail-on-miss", "--python", each_jax_python), 1),
+        (("run", *place, "--strict", "--fail-on-miss", "--", each_jax_python), 1),
     ):
         done = run_cli(*command, path, env=env)
         assert (done.returncode, done.stdout) == (code, "ran\n"), done.stderr
@@ -114,13 +113,10 @@ MOVED: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 )
 
 
-@pytest.mark.parametrize("moves", [False, True])
-def test_the_matrix_says_which_private_name_has_moved(
-    each_jax_python: str, tmp_path: Path, moves: bool
-) -> None:
+def test_the_matrix_says_which_private_name_has_moved(each_jax_python: str, tmp_path: Path) -> None:
     version = jax_version(each_jax_python)
-    moved = {name: line for name, line, first in MOVED if moves and version >= first}
-    env = clean_environment(tmp_path) | (lack(" ".join(moved)) if moved else {})
+    moved = {name: line for name, line, first in MOVED if version >= first}
+    env = clean_environment(tmp_path) | lack(" ".join(moved))
     done = sh([each_jax_python, "-c", ASK, str(REPOSITORY)], check=True, env=env)
     told = done.stdout.splitlines()[1:]
     assert len(told) == len(moved)
@@ -154,7 +150,6 @@ def test_nothing_is_tried_or_blamed_on_an_unknown_jax(
     compile_ = ("compile", step_runs.directory / "step.recipe", "-C", cache)
     for name, words in (
         ("cache_key.xla_flags_to_exclude_from_cache_key", compile_),
-        ("interpreters.mlir.make_ir_context", compile_),
         ("compiler.get_compile_options", ("verify", "-C", golden_jax, "--level", "load")),
     ):
         command = (*words, "--json", "--python", each_jax_python)
@@ -228,24 +223,22 @@ def custom(tmp_path: Path) -> Noisy:
 def test_what_a_sitecustomize_prints_is_no_answer(
     run_cli: RunCli,
     each_jax_python: str,
-    script: Callable[..., Path],
+    step_runs: StepRuns,
+    step_cache: Path,
     custom: Noisy,
     tmp_path: Path,
 ) -> None:
     env = custom(_NOISE)
     python = ("--python", each_jax_python)
-    cache, recipe, bundle = tmp_path / "cache", tmp_path / "a.recipe", tmp_path / "a.bundle"
-    warmed = run_cli("warm", "-C", cache, "--record", recipe, *python, script(STEP), env=env)
-    assert warmed.returncode == 0, warmed.stderr
-    assert run_cli("export", bundle, "-C", cache).returncode == 0
-    (key, *_) = run_cli("ls", "-C", cache, "-q").stdout.split()
+    bundle = tmp_path / "a.bundle"
+    assert run_cli("export", bundle, "-C", step_cache).returncode == 0
     commands = [
-        ("verify", "-C", cache, "--level", "load", *python),
+        ("verify", "-C", step_cache, "--level", "load", *python),
         ("import", bundle, "-C", tmp_path / "imported", *python),
-        ("doctor", "-C", cache, "--json", *python),
-        ("show", key, "-C", cache, "--hlo", *python),
+        ("show", "jit_step", "-C", step_cache, "--hlo", *python),
     ]
     if jax_version(each_jax_python) >= (0, 5):
+        recipe = step_runs.directory / "step.recipe"
         commands.append(("compile", recipe, "-C", tmp_path / "compiled", *python))
     if jax_version(each_jax_python) >= (0, 10):
         commands.append(("target", "capture", *python))
@@ -256,19 +249,16 @@ def test_what_a_sitecustomize_prints_is_no_answer(
 
 
 def test_a_sitecustomize_that_is_a_package_stays_one(
-    run_cli: RunCli,
-    each_jax_python: str,
-    script: Callable[..., Path],
-    custom: Noisy,
-    tmp_path: Path,
+    run_cli: RunCli, each_jax_python: str, script: Any, custom: Noisy, tmp_path: Path
 ) -> None:
     env = custom("from . import part\n")
-    (tmp_path / "site" / "sitecustomize" / "part.py").write_text("")
+    package = tmp_path / "site" / "sitecustomize"
+    (package / "part.py").write_text("")
     told = "import sitecustomize as s, sys; print(*s.__path__, s.part.__name__, file=sys.stderr)"
     command = ("run", "--json", "-C", tmp_path / "cache", "--", each_jax_python)
     done = run_cli(*command, script(f"{STEP}{told}"), env=env)
     assert (done.returncode, "Error in sitecustomize" in done.stderr) == (0, False), done.stderr
-    assert f"{tmp_path / 'site' / 'sitecustomize'} sitecustomize.part\n" in done.stderr
+    assert f"{package} sitecustomize.part\n" in done.stderr
     assert json.loads(done.stdout)["summary"]["skipped"] > 0, "the listener is there, too"
 
 
@@ -277,7 +267,7 @@ def test_a_sitecustomize_that_is_a_package_stays_one(
     [
         ("compile", signal.SIGTERM, "compile"),
         ("compile", signal.SIGKILL, "import"),
-        ("ci", signal.SIGKILL, "compile"),
+        pytest.param("ci", signal.SIGKILL, "compile", marks=pytest.mark.slow),
     ],
 )
 def test_no_child_outlives_jaxcache_and_nothing_stays_of_it(

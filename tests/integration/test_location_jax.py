@@ -22,14 +22,6 @@ from tools.oracle.world import (
 
 pytestmark = pytest.mark.jax
 
-#: The first compile opens the directory, and then the program leaves it.
-LEFT = Spelling(
-    "left",
-    None,
-    "jax.config.update('jax_compilation_cache_dir', 'jc'); "
-    "jax.jit(lambda x: x)(np.ones(3)); os.chdir('x')",
-)
-
 MakeWorld = Callable[[Spelling], World]
 
 
@@ -59,23 +51,6 @@ def test_a_notebook_runs_in_its_directory(make_world: MakeWorld) -> None:
     done = world.run_jaxcache("warm", "--python", world.python, "x/program.ipynb")
     assert done.returncode == 0, done.stderr
     assert len(list((world.directory / "x/.jc").glob("*-cache"))) == MODULES
-
-
-def test_a_directory_of_each_run_is_named(make_world: MakeWorld) -> None:
-    world = make_world(SPELLINGS["chdir anew"])
-    _, report = world.report("warm", "--python", world.python, "program.py")
-    assert report["cache_dir"].startswith(str(world.directory / "runs"))
-    (note,) = [n for n in report["notes"] if "changed its working directory" in n]
-    assert f"instead of {world.directory / '.jc'}" in note
-    assert world.plain() == Counts(0, MODULES)
-
-
-def test_a_write_into_a_directory_that_the_program_left(make_world: MakeWorld) -> None:
-    world = make_world(LEFT)
-    done = world.run_jaxcache("warm", "--python", world.python, "program.py")
-    shown = " ".join(done.stderr.split())
-    assert f"{world.directory}/x/jc does not exist: JAX opened the relative directory jc" in shown
-    assert f"jaxcache doctor -C {world.directory}/jc" in shown
 
 
 def test_the_option_names_the_spelling_that_hits(make_world: MakeWorld) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeOnce, RunCli, clean_environment, find_jax_pythons, jax_version
+from conftest import MakeOnce, RunCli, clean_environment, find_jax_pythons
 from plain_jax import run_plain
 
 from jaxcache.core.machine import hashes_path
@@ -209,20 +209,3 @@ def test_all_answers_agree_with_plain_jax(
     assert any(row.why in reason for reason in reasons) if not is_hit else not reasons
     if row.name == "path":
         assert is_hit is not hashes_path(warmed["processes"][0]["jax"])
-
-
-def test_settings_of_a_jax_with_another_registry_are_unknown(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
-) -> None:
-    if jax_version(jax_python) < (0, 10):
-        pytest.skip("a JAX without these names")
-    names = "jax._src.config.trace_context_names jax._src.config.config_states"
-    lacking = {"PYTHONPATH": str(Path(__file__).with_name("broken")), "LACKING": names}
-    machines = Machines(run_cli, jax_python, tmp_path, Row("registry", PORTABLE | lacking))
-    filled = tmp_path / "filled"
-    done = machines.ask("warm", machines.script, cache=filled)
-    assert "trouble" not in done.stderr
-    assert run_cli("export", tmp_path / "b.jxb", "-C", filled).returncode == 0
-    words = ("import", "--json", "--dry-run", tmp_path / "b.jxb")
-    assert machines.read(*words, cache=tmp_path / "new")["forecast"]["unknown"] == 1
-    assert machines.read("ci", "key", "--json", cache=filled)["components"]["settings"] == {}

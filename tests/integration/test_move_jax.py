@@ -87,12 +87,10 @@ def test_the_outlook_comes_true(
     assert run_cli("push", bucket, "-C", first).returncode == 0
     shutil.rmtree(first)
 
-    def bring(target: Path, *options: str) -> dict[str, Any]:
+    def bring(target: Path, *options: str, **env: str) -> Any:
         words = ("import", bundle, "-C", target, "--python", each_jax_python, "--json")
-        done = run_cli(*words, *options)
-        assert done.returncode == 0, done.stderr
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        done = run_cli(*words, *options, env=env)
+        return json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
     def check_hits(target: Path) -> None:
         counted = run_workload(each_jax_python, target, tmp_path)
@@ -110,12 +108,14 @@ def test_the_outlook_comes_true(
     assert moved["cache_hits"] == told["outlook"]["unknown"]
     if bound:
         assert {e["restore_to"] for e in told["entries"]} == {str(first)}
-        words = ("import", bundle, "-C", tmp_path / "third", "--python", each_jax_python)
-        refused = run_cli(*words, "--require-compatible")
-        assert refused.returncode == 1
-        assert f"contain the cache's path, {first}. Use that path" in refused.stderr
+        refused = bring(tmp_path / "third", "--require-compatible")
+        assert f"contain the cache's path, {first}. Use that path" in refused
         assert not (tmp_path / "third").exists()
-    told = bring(first, "--require-compatible")
+    # A flag that is in keys, and one that is not.
+    fast, dump = "--xla_cpu_enable_fast_math=true", "--xla_dump_to="
+    refused = bring(first, "--require-compatible", XLA_FLAGS=fast)
+    assert "compiled without --xla_cpu_enable_fast_math=1, which is set here" in refused
+    told = bring(first, "--require-compatible", XLA_FLAGS=dump)
     assert told["outlook"]["unknown"] == compiles
     check_hits(first)
     shutil.rmtree(first)
@@ -190,24 +190,3 @@ def test_portable_entries_hit_on_a_condition(
             f"{condition}without it {portable} of {bound + portable} will miss at another path. "
             f"{bound} will miss either way: "
         )
-
-
-def test_entries_of_plain_jax_are_not_promised_where_xla_flags_differ(
-    run_cli: RunCli, each_jax_python: str, tmp_path: Path
-) -> None:
-    fast = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true --xla_dump_to="}
-    cache, bundle = tmp_path / "cache", tmp_path / "b.jxb"
-    cold = run_workload(each_jax_python, cache, tmp_path)
-    assert run_cli("export", bundle, "-C", cache).returncode == 0
-    hits = run_workload(each_jax_python, cache, tmp_path)["cache_hits"]
-    assert hits > 0
-    words = ("import", bundle, "-C", cache, "--python", each_jax_python, "--dry-run")
-    asked = (*words, "--require-compatible", "--json")
-    for env in ({}, {"XLA_FLAGS": "--xla_dump_to="}):  # which is no part of keys
-        done = run_cli(*asked, env=env)
-        told = json.loads(done.stdout)["outlook"]
-        # Plain JAX records no settings.
-        assert (done.returncode, told["miss"], told["unknown"]) == (0, 0, hits)
-    assert run_cli(*asked, env=fast).returncode == 1
-    hot = run_workload(each_jax_python, cache, tmp_path, **fast)
-    assert (hot["cache_hits"], hot["result"]) == (0, cold["result"])

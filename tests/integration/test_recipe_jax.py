@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import REPOSITORY, clean_environment
+from plain_jax import Counts, count_plain
 from processes import sh
 from warm_checks import STEP
 
@@ -38,14 +39,18 @@ def shell(tmp_path: Path, jax_python: str) -> Any:
     return run
 
 
-def entries(directory: Path) -> set[str]:
-    return {p.name for p in directory.glob("*-cache")}
+def take_entries(directory: Path) -> set[str]:
+    """Remove every entry, and return the names."""
+    paths = [*directory.glob("*-cache")]
+    for path in paths:
+        path.unlink()
+    return {path.name for path in paths}
 
 
-def test_all_three_make_what_one_machine_makes(shell: Any, tmp_path: Path) -> None:
-    (tmp_path / "examples").mkdir()
-    (tmp_path / "examples" / "train.py").write_text(STEP)
-    used_at, whole = tmp_path / "used", tmp_path / "whole"
+def test_all_three_make_what_the_program_hits(shell: Any, jax_python: str, tmp_path: Path) -> None:
+    script, used_at = tmp_path / "examples" / "train.py", tmp_path / "used"
+    script.parent.mkdir()
+    script.write_text(STEP)
     matrix = yaml.safe_load((EXAMPLES / "ci-matrix.yml").read_text())["jobs"]
     lines = {
         name: [s["run"] for s in job["steps"] if "jaxcache " in s.get("run", "")]
@@ -53,35 +58,31 @@ def test_all_three_make_what_one_machine_makes(shell: Any, tmp_path: Path) -> No
     }
     for line in lines["collect"]:
         shell("sh", "-c", line)
-    recipe = tmp_path / "train.recipe"
-    shell("jaxcache", "compile", str(recipe), "-C", str(whole), "--used-at", str(used_at))
-
+    recipe = str(tmp_path / "train.recipe")
     shards = matrix["compile"]["strategy"]["matrix"]["shard"]
     for shard in shards:
         for line in lines["compile"]:
             shell("sh", "-c", line, SHARD=str(shard), USED_AT=str(used_at))
-        for path in (tmp_path / "part").glob("*-cache"):
-            path.unlink()  # the next shard has a machine of its own
+        take_entries(tmp_path / "part")  # the next shard has a machine of its own
     for line in lines["merge"]:
         shell("sh", "-c", line, USED_AT=str(used_at))
-    assert entries(used_at) == entries(whole) != set()
-    for path in used_at.glob("*-cache"):
-        path.unlink()
+    env = clean_environment(tmp_path) | {"JAX_COMPILATION_CACHE_DIR": str(used_at)}
+    judged = count_plain(jax_python, script, env | {"PYTHONWARNINGS": ""})
+    made = take_entries(used_at)
+    assert judged == Counts(hits=len(made), writes=0, requests=len(made))
 
-    script = EXAMPLES / "slurm-array.sh"
+    job_array = str(EXAMPLES / "slurm-array.sh")
     for number in range(1, PARTS + 1):
         env = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_COUNT": str(PARTS)}
-        shell("sh", str(script), str(recipe), str(used_at), **env)
-    assert entries(used_at) == entries(whole)
-    for path in used_at.glob("*-cache"):
-        path.unlink()
+        shell("sh", job_array, recipe, str(used_at), **env)
+    assert take_entries(used_at) == made
 
     job = yaml.safe_load((EXAMPLES / "kubernetes-job.yaml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     known = {e["name"]: e["value"] for e in container["env"]}
     assert int(known["PARTS"]) == job["spec"]["completions"]
     for index in range(PARTS):
-        env = {"RECIPE": str(recipe), "CACHE": str(used_at), "PARTS": str(PARTS)}
+        env = {"RECIPE": recipe, "CACHE": str(used_at), "PARTS": str(PARTS)}
         assert env.keys() == known.keys()
         shell(*container["command"], JOB_COMPLETION_INDEX=str(index), **env)
-    assert entries(used_at) == entries(whole)
+    assert take_entries(used_at) == made

