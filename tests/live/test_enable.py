@@ -2,9 +2,12 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import clean_environment
+from processes import sh
 
 from live.conftest import PROGRAM, RunLive, entries
 
@@ -151,3 +154,26 @@ print(jaxcache.enable().cache_dir)
     assert ran.out.splitlines()[0] == str(fallback)
     assert "cannot use ~/.cache/jax (no home directory is known)" in ran.err
     assert entries(fallback) and not entries(tmp_path / "~" / ".cache" / "jax")
+
+
+IMPORTS = """
+import json, sys
+at_start = set(sys.modules)
+import jaxcache
+own = set(sys.modules) - at_start
+import jax, importlib.metadata
+before = set(sys.modules)
+jaxcache.enable(sys.argv[1])
+print(json.dumps([sorted(own), sorted(set(sys.modules) - before)]))
+"""
+
+
+def test_it_imports_no_package_that_jax_does_not(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", IMPORTS, tmp_path / "cache")
+    done = sh(command, env=clean_environment(tmp_path), cwd=tmp_path, check=True)
+    own, enabled = json.loads(done.stdout)
+    assert own == ["jaxcache"]
+    packages = {name.partition(".")[0] for name in enabled}
+    assert packages <= {"jaxcache", *sys.stdlib_module_names}
+    parts = {name.split(".")[1] for name in enabled if name.startswith("jaxcache.")}
+    assert parts == {"core", "live"}
