@@ -429,6 +429,16 @@ def test_an_entry_that_was_compiled_again_is_not_held_to_an_older_record(
     assert put_away(run_cli, cache) == []
 
 
+def test_an_imported_record_is_marked(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    key = next(cache.glob("jit_mlp-*-cache")).name.removesuffix("-cache")
+    append(LocalStore(cache), [Event(key, "compile", 5, {"compile_seconds": 1.5})])
+    target = tmp_path / "target"
+    assert run_cli("pull", cache, "-C", target).returncode == 0
+    record = Ledger.load(LocalStore(target)).record(key)
+    assert record is not None
+    assert (record.compile_seconds, record.extra.get("imported")) == (1.5, True)
+
+
 def test_a_hit_of_the_future_hides_no_other_from_the_live_layer(cache: Path) -> None:
     append(LocalStore(cache), [Event("k", HIT, 5), Event("k", HIT, LATE_NS)])
     append(LocalStore(cache), [Event("k", PIN, LATE_NS)])

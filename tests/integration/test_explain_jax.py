@@ -669,6 +669,17 @@ def test_after_a_run_that_was_too_fast_to_be_written_the_cause_is_the_path_or_th
         assert re.fullmatch(cause, module["cause"])
 
 
+def test_another_jaxlib(lab: Lab) -> None:
+    others = [python for python in find_jax_pythons() if python != lab.python]
+    if not others:
+        pytest.skip("needs a second JAX: set JAXCACHE_TEST_JAX_PYTHONS")
+    lab.warm()
+    found = differences(lab._replace(python=others[-1]).explain(), "jit_step")
+    versions = {d["component"]: (d["left"], d["right"]) for d in found}["jax_lib version"]
+    assert all(v[0].isdigit() for v in versions)
+    assert versions[0] != versions[1]
+
+
 def test_metadata_in_keys_is_the_cause_of_a_miss(lab: Lab) -> None:
     lab.write(text=ADDING)
     lab.warm(**{METADATA: "1"})
