@@ -146,7 +146,7 @@ def test_what_a_killed_writer_left_is_found_and_removed(cache: Path, name: str) 
     def fix(store: LocalStore) -> None:
         found = look(store)
         assert [p.file for p in found.failures] == [name]
-        done = execute_repair(store, JAX, plan_repair(found, now_ns=NOW_NS))
+        done = execute_repair(store, JAX, plan_repair(found, now_ns=NOW_NS, delete=False))
         assert done.actions == {name: "delete"}
 
     for remove in (fix, remove_leftovers, lambda store: Delivery(store).known_keys()):
@@ -159,7 +159,7 @@ def test_what_is_being_staged_is_left_alone(cache: Path) -> None:
     store = LocalStore(cache)
     with staging(store) as stage:
         store.write(f"{stage}-0", [b"entry"], mtime_ns=0)
-        done = execute_repair(store, JAX, plan_repair(look(store), now_ns=NOW_NS))
+        done = execute_repair(store, JAX, plan_repair(look(store), now_ns=NOW_NS, delete=False))
         assert set(done.actions.values()) == {"leave-young"}
         remove_leftovers(LocalStore(cache))
         assert store.read(f"{stage}-0", limit=9) == b"entry"
@@ -173,7 +173,7 @@ def test_what_was_written_anew_stays(capped_cache: Path, monkeypatch: pytest.Mon
     (capped_cache / name).write_bytes(b"")
     os.utime(capped_cache / name, (1e9, 1e9))
     store = LocalStore(capped_cache)
-    plan = plan_repair(look(store), now_ns=NOW_NS)
+    plan = plan_repair(look(store), now_ns=NOW_NS, delete=False)
     (capped_cache / name).write_bytes(b"another")
     assert execute_repair(store, JAX, plan).actions == {name: "leave-changed"}
     plan = plan_repair(look(store), now_ns=NOW_NS, delete=True)

@@ -747,6 +747,11 @@ def test_advice_says_what_helps_this_program() -> None:
     first, load = advise(made(slow, *both, written(3, USER, 3.0)))
     assert "this start alone" in first.cost
     assert "jax.lax.scan; call with fewer shapes" in load.fix
+    old, hidden = {"event": "jax", "jax": "0.7.0"}, {"preload_hidden_seconds": 1.0}
+    said = advise(made(slow, old, written(3, USER, 3.0)))[1].fix
+    assert "with JAX 0.8 or later, run and warm with --live load entries ahead" in said
+    ended = {"event": "end", "counters": hidden}
+    assert "load entries ahead" not in advise(made(slow, old, written(3, USER, 3.0), ended))[1].fix
     first, load = advise(made(slow, event(1, USER, outcome="skipped", reason="compile-time")))
     assert "this start alone" not in first.cost
     assert "scan" not in load.fix and "shapes" not in load.fix

@@ -235,7 +235,7 @@ _GONE = frozenset({"quarantine", "delete"})
 _DATES = frozenset({"missing-atime", "bad-atime"})
 
 
-def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False) -> RepairPlan:
+def plan_repair(verification: Verification, *, now_ns: int, delete: bool) -> RepairPlan:
     """Plan what to do about the problems that were found.
 
     Damaged entries are moved to quarantine, or deleted; orphans and abandoned temporary files are

@@ -31,14 +31,20 @@ def findings(
         ({"TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}, "caches-off", 1),
         ({"TORCHINDUCTOR_FREEZING": "1"}, "freezing", 1),
         ({"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1"}, "remote-cache", 0),
+        (
+            {"TORCHINDUCTOR_REDIS_URL": "redis://h", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE": "1"},
+            *("remote-cache", 0),
+        ),
     ],
 )
 def test_a_setting_is_found_and_its_absence_is_not(
     run_cli: RunCli, torch_cache: Path, env: dict[str, str], trap: str, code: int
 ) -> None:
-    assert trap not in findings(run_cli, torch_cache)
+    server = {name: text for name, text in env.items() if text != "1"} if not code else {}
+    assert trap not in findings(run_cli, torch_cache, server)
     found = findings(run_cli, torch_cache, env, code)[trap]
-    assert next(iter(env)) in found["seen"]
+    assert all(name in found["seen"] for name in env)
+    assert ("localhost" in found["seen"]) is (trap == "remote-cache" and not server)
 
 
 @acts_on("unset TORCHINDUCTOR_FREEZING, or accept that such graphs are compiled in every process")
