@@ -173,7 +173,9 @@ def test_the_directory_that_jax_opened_first_stays(program) -> None:
 
 @acts_on("written under another key by an equal run before, so that the next run may miss, too")
 @acts_on("hits by chance at most: a name, pointer, constant or the order of a set")
-@pytest.mark.parametrize("kind", CHANGING)
+@pytest.mark.parametrize(
+    "kind", ["name", *(pytest.param(n, marks=pytest.mark.slow) for n in ("constant", "address"))]
+)
 def test_a_key_that_is_new_in_each_process(kind: str, program) -> None:
     jax = program()
     jax.write(CHANGING[kind])
