@@ -54,7 +54,8 @@ def test_portable_keys_hit_in_another_directory(
     """
     if jax_version(each_jax_python) < (0, 5):
         pytest.skip("recipes are compiled by JAX 0.5 and later")
-    assert any("XLA_CACHES=none" in note for note in step_runs.cold["notes"])
+    told = any("XLA_CACHES=none" in note for note in step_runs.cold["notes"])
+    assert told is (jax_version(each_jax_python) < (0, 11))  # later keys hold no path
     loaded = "{'_jaxcache.core.sketching', '_jaxcache.core.sketch'} & sys.modules.keys()"
     only_hits = script(f"{STEP}import sys\nassert {loaded} == {{'_jaxcache.core.sketching'}}")
     path, recipe = step_runs.directory / "script.py", tmp_path / "step.recipe"
