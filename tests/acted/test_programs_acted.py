@@ -191,11 +191,19 @@ def shown(jax) -> str:
 
 
 @acts_on("jaxcache warm SCRIPT, or jaxcache run -- CMD")
+@acts_on("jaxcache run -- CMD")
 def test_an_empty_cache_and_hits_that_nothing_recorded(program, tmp_path: Path) -> None:
     jax = program()
     told = shown(jax)
     assert says(told, "no entries yet; to fill the cache: jaxcache warm SCRIPT"), told
     done = act(told, tmp_path, {"SCRIPT": "program.py"}, until=", or", **activated(jax))
+    assert done.returncode == 0, done
+    assert jax.run() == ALL
+
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").mkdir()
+    command = told.partition(", or ")[2]
+    done = act(command, tmp_path, {"CMD": f"{jax.python} program.py"}, **activated(jax))
     assert done.returncode == 0, done
     assert jax.run() == ALL
 

@@ -381,7 +381,7 @@ def _file(compile_: Compile) -> str:
 
 
 def _as_unstable(difference: Difference) -> Difference:
-    meaning = f"{difference.meaning}; {say.NEVER_HITS}"
+    meaning = f"{difference.meaning}; {say.HITS_BY_CHANCE}"
     return replace(difference, evidence=Evidence.UNSTABLE, meaning=meaning, fix=None)
 
 

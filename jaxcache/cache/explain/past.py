@@ -179,16 +179,15 @@ class Past:
             return False
         return not file or any(file == n or file.endswith(f"/{n}") for n in self.old.sources)
 
-    @property
-    def outside(self) -> str:
-        """What else differs between both runs: arguments, versions of libraries, or hash seed."""
+    def outside(self, *, is_reordered: bool) -> str:
+        """What else differs: command line, versions, or the hash seed where only an order does."""
         if self.old is None or self.new is None:
             return ""
         old = self.old.versions
         changed = [
             f"{n} {old[n]} → {v}" for n, v in self.new.versions.items() if old.get(n, v) != v
         ]
-        seeds = say.hash_seeds(self.old.hash_seed, self.new.hash_seed)
+        seeds = say.hash_seeds(self.old.hash_seed, self.new.hash_seed) if is_reordered else ""
         return say.command_line(self.old.argv, self.new.argv) or say.list_names(changed) or seeds
 
     def origin_of(self, setting: str) -> str:

@@ -88,8 +88,8 @@ def compare_computations(left: Compile, right: Compile, past: Past) -> list[Diff
         return differences
     if layers is not None:
         return [*_of_layers(layers, old, new, right, past)]
-    outside = f"; {past.outside}" if past.outside else ""
-    return _of_lines(old, new, right, past) or [_unknown(say.NOTHING_DIFFERS + outside)]
+    known = (say.NOTHING_DIFFERS, past.outside(is_reordered=True))
+    return _of_lines(old, new, right, past) or [_unknown("; ".join(filter(None, known)))]
 
 
 def _unknown(meaning: str) -> Difference:
@@ -334,7 +334,8 @@ def _of_layers(
         yield _of(say.RESULT_NAMES, Cause.NAME, evidence=Evidence.LAYER)
     elif layers == "precision":
         yield _of(say.PRECISION, Cause.CODE, evidence=Evidence.LAYER, where=where)
-    if "constants" in layers and not changes and differing_wirings(old, new):
+    is_reordered = not (changes or right.is_helper) and differing_wirings(old, new)
+    if "constants" in layers and is_reordered:
         yield _of_order(old, new, past)
     elif "constants" in layers:
         pairs = [c for c in changes if c.constants]
@@ -390,7 +391,7 @@ def _moved(old: Sketch, new: Sketch) -> Difference:
 def _of_order(old: Sketch, new: Sketch, past: Past) -> Difference:
     where = differing_wirings(old, new)[:1]
     is_unedited = past.is_unedited(where[0].file if where else "")
-    part = say.order(past.outside if is_unedited else "")
+    part = say.order(past.outside(is_reordered=True) if is_unedited else "")
     return _of(part, Cause.OPERATION_ORDER, evidence=Evidence.LAYER, where=where)
 
 
@@ -429,6 +430,7 @@ def _edited(
 def _of_line(
     change: LineChange, new: Sketch, past: Past, place: SourceLocation | None = None
 ) -> Difference:
+    why = past.outside(is_reordered=place is not None)  # a place alone: of the same operations
     place = place or change.place
     edits = past.edits
     line = SketchedLine(place.file, place.line, place.function, {})
@@ -442,7 +444,7 @@ def _of_line(
         since=past.since if edited or is_edited or is_unedited else "",
         edited=[*map(str, edited)],
         is_edited=is_edited,
-        why=past.outside,
+        why=why,
     )
     if change.is_in_library and edited:  # an edit of the user's changed what the library does
         part = part._replace(title=f"code at {edited[0]}")

@@ -16,7 +16,7 @@ _SHOWN_NAMES = 4
 FIRST_TIME = "first time"
 NOT_KNOWN = "not known: no record of the earlier program"
 ALONE_NO_HIT = "undoing this alone brings no hit"
-NEVER_HITS = (
+HITS_BY_CHANCE = (
     "hits by chance at most: a name, pointer, constant or the order of a set is another one in "
     "each process"
 )
@@ -239,12 +239,11 @@ def edited_since(since: str, edited: Sequence[str]) -> str:
 
 
 def hash_seeds(old: str, new: str) -> str:
-    """Return a clause about Python's hash seed, if both runs may have had another one."""
-    if "random" in (old, new):
+    """Return a clause about two hash seeds of Python; empty where they are equal or not known."""
+    if old == new == "random":
         return "PYTHONHASHSEED is not set, so that each process may order a set otherwise"
-    if old == new:
-        return ""
-    return f"PYTHONHASHSEED was {old}, and is {new}, which may order a set otherwise"
+    words = f"PYTHONHASHSEED was {old}, and is {new}, which may order a set otherwise"
+    return words if old and new and old != new else ""
 
 
 def command_line(old: Sequence[str], new: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxcache.cache.bundle.format import read_origin
 from jaxcache.cache.explain.answer import Answers
-from jaxcache.cache.explain.say import FIRST_TIME, NEVER_HITS
+from jaxcache.cache.explain.say import FIRST_TIME, HITS_BY_CHANCE
 from jaxcache.cache.explain.sides import (
     CachedFacts,
     Cause,
@@ -222,7 +222,7 @@ def describe_comparison(comparison: Comparison) -> str:
     elif len(values) == 2 and all(_is_shown(v) for v in values):
         what = f"{what}: {values[0]} → {values[1]}"
     if first.evidence is Evidence.UNSTABLE:
-        what = f"{what}; {NEVER_HITS}"
+        what = f"{what}; {HITS_BY_CHANCE}"
     more = [_of_path(d) if d.cause is Cause.PATH else d.title for d in others[:1]]
     if len(others) > 1:
         more.append(f"{len(others) - 1} more")

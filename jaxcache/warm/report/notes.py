@@ -168,7 +168,7 @@ def below_threshold_notes(modules: Iterable[CompileFinished]) -> Iterable[str]:
 def varying_notes(
     modules: Iterable[Module], varying: Collection[str], cache_dir: str
 ) -> Iterable[str]:
-    """Name the programs whose key changes in each process, so that they never hit."""
+    """Name the programs whose key changes in each process, so that they hit by chance at most."""
     changing = [m for m in modules if m.key in varying]
     if changing:
         names = join_some([*dict.fromkeys(m.module for m in changing)], _SHOWN_PLACES)
