@@ -271,7 +271,7 @@ def _compare(item: _Known, host: Host) -> dict[str, FactDifference]:
         theirs = theirs._replace(process_count=None)
         if theirs.topology != host.machine.topology:
             theirs = theirs._replace(topology=None)
-    compared = {found.fact: found for found in theirs.differences(host.machine)}
+    compared = {d.fact: d for d in theirs.differences(host.machine)}
     if compared["topology"].answer == SAME:
         compared["device_count"] = compared["topology"]
     return compared
@@ -281,18 +281,17 @@ def _other_machine(item: _Known, host: Host, compared: dict[str, FactDifference]
     """Return the first reason why keys of an entry's machine are other ones here."""
     if compared["jaxlib_version"].answer == UNKNOWN and (reason := _other_build(item.origin, host)):
         return reason
-    for found in compared.values():
-        reason = _describe(found, item, host) if found.answer == DIFFERS else None
-        if reason:
+    for difference in compared.values():
+        if difference.answer == DIFFERS and (reason := _describe(difference, item, host)):
             return reason
     return _other_device(item.origin, host.origin)
 
 
-def _describe(found: FactDifference, item: _Known, host: Host) -> str | None:
+def _describe(difference: FactDifference, item: _Known, host: Host) -> str | None:
     """Return what a fact that differs means for an entry; None where keys do not depend on it."""
-    theirs = found.left
-    here = found.right
-    match found.fact:
+    theirs = difference.left
+    here = difference.right
+    match difference.fact:
         case "jaxlib_version":
             return f"compiled by jaxlib {theirs}, and this is {here}"
         case "platform":

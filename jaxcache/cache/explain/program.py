@@ -88,8 +88,8 @@ def compare_computations(left: Compile, right: Compile, past: Past) -> list[Diff
         return differences
     if layers is not None:
         return [*_of_layers(layers, old, new, right, past)]
-    known = (say.NOTHING_DIFFERS, past.outside(is_reordered=True))
-    return _of_lines(old, new, right, past) or [_unknown("; ".join(filter(None, known)))]
+    meanings = (say.NOTHING_DIFFERS, past.outside(is_reordered=True))
+    return _of_lines(old, new, right, past) or [_unknown("; ".join(filter(None, meanings)))]
 
 
 def _unknown(meaning: str) -> Difference:

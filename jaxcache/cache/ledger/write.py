@@ -78,8 +78,8 @@ def compact(store: Store) -> None:
     with contextlib.suppress(StoreError), store.hold(_LOCK):
         ledger = Ledger.load(store, to_compact=True)
         parts = core_ledger.make_compaction(ledger, ledger.segments, _find_present(store, ledger))
-        if made := list(parts if ledger.segments else ()):
-            for name, lines in made:
+        if segments := list(parts if ledger.segments else ()):
+            for name, lines in segments:
                 store.write(f"{LEDGER_DIR}/{name}", lines)
             for name in ledger.segments:
                 store.delete(f"{LEDGER_DIR}/{name}")
