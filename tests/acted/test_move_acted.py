@@ -8,14 +8,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from acting import act, acts_on, make_wheel, says
-from bundling import first_entry, forged, forged_entry, payload_of
+from acting import act, acts_on, make_wheel, path_of, says
+from bundling import SMALL, first_entry, forged, forged_entry, payload_of
 from conftest import CORPUS, RunCli, clean_environment
 from processes import sh
 from terminal import run_all, without_style
+from ways import OLD_NS, names, old_copy
 
 from jaxcache.api import Cache
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event
@@ -24,18 +24,9 @@ from jaxcache.store import open_store
 from jaxcache.warm.report.notes import bucket_notes
 
 
-def copied(name: str, target: Path) -> Path:
-    return Path(shutil.copytree(CORPUS / name, target, copy_function=shutil.copy))
-
-
-@pytest.fixture
-def filled(tmp_path: Path) -> Path:
-    return copied("0.12.0.1-cpu-zstd", tmp_path / "a cache")
-
-
 @acts_on("import the undamaged ones: jaxcache import … -C DIR")
 def test_a_copy_of_a_bundle_with_a_damaged_entry(run_cli: RunCli, tmp_path: Path) -> None:
-    entry = first_entry(copied("0.4.38-cpu-zstd", tmp_path / "older"))
+    entry = first_entry(SMALL)
     module = entry.name.partition("-")[0]
     sound, damaged = payload_of(entry), b"no executable"
     entries = [forged_entry(module, sound), forged_entry("jit_g", damaged, "b")]
@@ -43,10 +34,8 @@ def test_a_copy_of_a_bundle_with_a_damaged_entry(run_cli: RunCli, tmp_path: Path
     bundle.write_bytes(forged(lambda made: made.update(entries=entries), sound + damaged))
     told = run_cli("copy", bundle, tmp_path / "other.jxb")
     assert told.returncode == 1
-    done = act(told.stderr, tmp_path, {"DIR": "place"})
-    assert [p.name.partition("-")[0] for p in (tmp_path / "place").glob("*-cache")] == [module], (
-        done
-    )
+    act(told.stderr, tmp_path, {"DIR": "place"}, code=3)
+    assert [name.partition("-")[0] for name in names(tmp_path / "place")] == [module]
 
 
 @acts_on("have it made again with: jaxcache … --sign KEY FILE")
@@ -59,7 +48,7 @@ def test_the_warning_of_a_restore(run_cli: RunCli, filled: Path, tmp_path: Path)
     told = run_cli(*words)
     assert "jaxcache ci save --save-if always --sign KEY FILE" in told.stderr
     env = {"JAX_COMPILATION_CACHE_DIR": str(filled)}
-    assert act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **env).returncode == 0
+    act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **env)
     assert "signed by an unknown key" in run_cli(*words).stderr
 
 
@@ -76,8 +65,7 @@ def test_a_restore_of_a_directory_that_nobody_signed(
     assert says(told.stderr, "sign it where it is saved (--sign KEY)")
     shutil.rmtree(tmp_path / "shared")
     run_cli("ci", "save", "shared", "-C", filled, "--sign", "ci")
-    done = act(told.stderr, tmp_path, {"NAME": "ci", "KEY": f"'{public}'"})
-    assert done.returncode == 0, done
+    act(told.stderr, tmp_path, {"NAME": "ci", "KEY": f"'{public}'"})
     assert run_cli(*words).returncode == 0
 
 
@@ -90,8 +78,7 @@ def test_files_of_torch_that_must_be_signed(
     told = run_cli("pull", torch_cache, "-C", tmp_path / "other", "--require-signed")
     assert told.returncode == 12, told
     env = {"JAX_COMPILATION_CACHE_DIR": str(torch_cache)}
-    done = act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "t.jxb"}, **env)
-    assert done.returncode == 0, (told, done)
+    act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "t.jxb"}, **env)
     words = ("import", "t.jxb", "-C", tmp_path / "other", "--require-signed")
     assert run_cli(*words).returncode == 0
 
@@ -101,7 +88,7 @@ def test_files_of_torch_that_must_be_signed(
 def test_a_cache_without_a_record_of_use(
     run_cli: RunCli, script: Callable[..., Path], jax_python: str, tmp_path: Path
 ) -> None:
-    cache = copied("0.10.2-cpu-zstd", tmp_path / "cache")
+    cache = old_copy(tmp_path / "cache", CORPUS / "0.10.2-cpu-zstd")
     program = script("import jax\njax.jit(lambda x: x * 2)(1.0)\n")
     env = {"JAX_COMPILATION_CACHE_DIR": str(cache), "PYTHONWARNINGS": ""}
     env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
@@ -122,18 +109,15 @@ def test_a_cache_without_a_record_of_use(
 
 @acts_on("untuned: compiled without the GPU; to remove all such: jaxcache prune --untuned")
 def test_an_entry_that_is_untuned(run_cli: RunCli, tmp_path: Path) -> None:
-    cache = copied("0.12.0.1-cuda13-h200-zstd", tmp_path / "gpu")
-    path = min(cache.glob("*-cache"))
-    os.utime(path, (1e9, 1e9))
-    info = path.stat()
-    facts = {"tuning": "untuned", "tuning_mtime_ns": info.st_mtime_ns}
+    cache = old_copy(tmp_path / "gpu", CORPUS / "0.12.0.1-cuda13-h200-zstd")
+    path = first_entry(cache)
+    facts = {"tuning": "untuned", "tuning_mtime_ns": OLD_NS}
     key = path.name.removesuffix("-cache")
-    event = Event(key, COMPILE, 1, {**facts, "tuning_size_bytes": info.st_size})
+    event = Event(key, COMPILE, 1, {**facts, "tuning_size_bytes": path.stat().st_size})
     assert append(open_store(str(cache)), [event])
     ((_, told),) = run_all([("show", key, "-C", cache)], home=tmp_path, width=300)
-    told = without_style(told)
-    line = next(line for line in told.splitlines() if "to remove all such" in line)
-    assert act(f"{line} --yes", tmp_path).returncode == 0
+    lines = without_style(told).splitlines()
+    act(f"{next(line for line in lines if 'to remove all such' in line)} --yes", tmp_path)
     assert not path.exists()
 
 
@@ -141,14 +125,13 @@ def test_an_entry_that_is_untuned(run_cli: RunCli, tmp_path: Path) -> None:
 def test_an_entry_with_another_payload_than_recorded(
     run_cli: RunCli, filled: Path, tmp_path: Path
 ) -> None:
-    path = min(filled.glob("*-cache"))
+    path = first_entry(filled)
     facts = {"payload_sha256": "ab" * 32, "payload_bytes": 7}
     event = Event(path.name.removesuffix("-cache"), PAYLOAD, path.stat().st_mtime_ns + 1, facts)
     assert append(open_store(str(filled)), [event])
     told = run_cli("verify", "-C", filled)
     line = next(s for s in told.stderr.splitlines() if "another digest than recorded" in s)
-    command = line.partition("compiled again: ")[2]
-    assert act(f"to have one compiled again: {command} --yes", tmp_path).returncode == 0
+    act(f"{line} --yes", tmp_path)
     assert not path.exists()
     assert "another digest" not in run_cli("verify", "-C", filled).stderr
 
@@ -159,18 +142,13 @@ def test_a_restore_from_a_file_that_is_not_there(
     run_cli: RunCli, jax_python: str, tmp_path: Path
 ) -> None:
     told = run_cli("ci", "restore", "none.jxb", "-C", tmp_path / "job", "--python", jax_python)
-    path = f"{Path(jax_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-
-    def depends(**env: str) -> dict[str, Any]:
-        done = act(told.stderr, tmp_path, until=" shows", PATH=path, **env)
-        assert done.returncode == 0, (told, done)
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
-
-    plain, other = depends(), depends(JAX_ENABLE_X64="1")
+    env = {"PATH": path_of(jax_python)}
+    plain, other = (
+        json.loads(act(told.stderr, tmp_path, until=" shows", **env, **more).stdout)
+        for more in ({}, {"JAX_ENABLE_X64": "1"})
+    )
     differing = {name for name in plain if plain[name] != other[name]}
-    assert plain["key"] != other["key"]
-    assert differing - {"key", "fallbacks", "restore_keys"}
+    assert "key" in differing and differing - {"key", "fallbacks", "restore_keys"}
 
 
 @acts_on("…: without jaxcache ci restore before the job, every entry counts as new")
@@ -191,8 +169,7 @@ def test_a_mistake_of_ours(
     hint, debugged = (run_cli(*words, "stats", "-C", filled).stderr for words in ((), ("--debug",)))
     assert "[internal-error]" in hint and "ZeroDivisionError" in hint
     assert "Traceback" not in hint and "Traceback" in debugged
-    report = act(f"{hint.rstrip()} --python /nonexistent", tmp_path)
-    assert report.returncode == 0 and "jaxcache" in report.stdout
+    assert "jaxcache" in act(f"{hint.rstrip()} --python /nonexistent", tmp_path).stdout
 
 
 @acts_on("… not uploaded yet; to send them: …")
@@ -200,7 +177,7 @@ def test_entries_that_are_not_uploaded(
     run_cli: RunCli, filled: Path, bucket: str, tmp_path: Path
 ) -> None:
     (line,) = bucket_notes(bucket, (), {str(filled): 7})
-    assert act(line, tmp_path).returncode == 0
+    act(line, tmp_path)
     assert len(run_cli("ls", "-q", "-C", bucket).stdout.split()) == 7
 
 
@@ -229,6 +206,5 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, installer: str) -> None:
     subprocess.run((*install, mine), env=env, check=True)
     code = "from jaxcache.units import format_install; print(format_install('gpu'))"
     printed = sh((python, "-c", code), env=env, check=True)
-    done = act(printed.stdout, tmp_path, **env)
-    assert done.returncode == 0, (printed, done)
+    act(printed.stdout, tmp_path, **env)
     assert [*own.glob("lib/python3*/site-packages/cramjam")]

@@ -20,7 +20,7 @@ def test_the_repair_of_damage(
     assert told.returncode == 1 and path.exists()
     young = "1 file younger than 60 s, left because JAX may still be writing" in told.stderr
     assert young == bool(options)
-    assert act(told.stderr, tmp_path).returncode == 0
+    act(told.stderr, tmp_path)
     assert not path.exists()
 
 
@@ -34,7 +34,6 @@ def test_the_repair_of_what_only_loading_finds(
     words = ("verify", "-C", cache, "--level", "load", "--python", fragile)
     told = run_cli(*words)
     assert told.returncode == 1, told
-    repaired = act(told.stderr, tmp_path)
-    assert repaired.returncode == 0, (told.stderr, repaired)
+    act(told.stderr, tmp_path)
     assert not path.exists()
     assert run_cli(*words).returncode == 0

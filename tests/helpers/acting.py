@@ -11,8 +11,9 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from conftest import RunCli, clean_environment, find_jax_pythons, jax_version
+from conftest import CORPUS, RunCli, clean_environment, find_jax_pythons, jax_version
 from plain_jax import Counts, count_plain
+from ways import old_copy
 
 #: A command in a sentence: from its first word to the end of the line, or to what closes it.
 _COMMAND = re.compile(r"(?:jaxcache [a-z]|\S+ -m pip |uv pip )[^\n]*?(?=\s*(?:\n|$)|[)`;](?:\s|$))")
@@ -116,15 +117,17 @@ def act(
     filled: Mapping[str, str | Path] | None = None,
     *,
     until: str = "\n\n",
+    code: int | None = 0,
     **env: str,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run the last command that a text prints, as a shell runs it.
+    """Run the last command that a text prints, as a shell runs it; its exit code is checked.
 
     Args:
         text: what was printed.
         home: the directory to run it in, and the home of its user.
         filled: what a user would put in the place of words such as ``KEY`` and ``SCRIPT``.
         until: what of the sentence follows the command.
+        code: the exit code; None where it does not matter.
         env: more variables.
     """
     says(text)
@@ -134,16 +137,29 @@ def act(
     for word, value in (filled or {}).items():
         command, count = re.subn(rf"\b{word}\b", str(value), command)
         assert count, (word, command)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
+    done = subprocess.run(
         command,
         shell=True,
         cwd=home,
-        env=clean_environment(home) | {"PATH": path, **env},
+        env=clean_environment(home) | {"PATH": path_of(sys.executable), **env},
         capture_output=True,
         text=True,
         check=False,
     )
+    assert code in (None, done.returncode), (text, done)
+    return done
+
+
+def path_of(python: str) -> str:
+    """A PATH on which this Python comes first, and our command after it."""
+    places = (Path(python).parent, Path(sys.executable).parent, os.environ["PATH"])
+    return os.pathsep.join(map(str, places))
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A cache that no setting names, so that each command must name it; no file is young."""
+    return old_copy(tmp_path / "a cache", CORPUS / "0.12.0.1-cpu-zstd")
 
 
 def plain_hits(python: str, source: str, home: Path, env: Mapping[str, str]) -> int:
