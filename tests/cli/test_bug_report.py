@@ -74,11 +74,8 @@ def test_no_name_path_or_credential_is_printed(
     assert "1.0" in done.stdout
     printed = done.stdout.lower()
     hidden = [SECRET, "ab" * 6, str(planted["HOME"]), "heading", "\x1b", "\\u001b"]
-    host = platform.node().lower()
-    hidden += [host] if len(host) > 4 else []
+    hidden += [name for name in (platform.node().lower(), getpass.getuser()) if len(name) > 4]
     assert [text for text in hidden if text in printed] == []
-    if (user := getpass.getuser()) != "root":
-        assert user not in printed
 
 
 @pytest.mark.parametrize(
@@ -92,8 +89,7 @@ def test_a_cache_that_cannot_be_opened_is_not_named(
     env |= {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true"}
     env["JAX_COMPILATION_CACHE_DIR"] = place
     done = run_cli("bug-report", "--json", "--python", "/nonexistent", env=env)
-    assert done.returncode == 0
-    assert SECRET not in done.stdout + done.stderr
+    assert (done.returncode, SECRET in done.stdout + done.stderr) == (0, False)
     document = json.loads(done.stdout)
     assert bool(document["error"]) == ("://" in place)  # of a file, doctor has a finding
     assert document["versions"]["jaxcache"] == jaxcache.__version__
@@ -106,11 +102,12 @@ def test_settings_have_values_and_origins_and_findings_are_those_of_doctor(
         json.loads(run_cli(name, "--json", "--python", "/nonexistent", env=planted).stdout)
         for name in ("bug-report", "doctor")
     )
-    settings = {s["name"]: (s["value"], s["origin"]) for s in report["settings"]}
-    assert settings["jax_compilation_cache_dir"] == ("<path>", "environment")
-    assert settings["jax_compilation_cache_max_size"] == (123456, "environment")
-    assert settings["jax_persistent_cache_enable_xla_caches"] == ("<text>", "environment")
-    assert settings["jax_enable_compilation_cache"] == (True, "default")
+    assert {
+        ("jax_compilation_cache_dir", "<path>", "environment"),
+        ("jax_compilation_cache_max_size", 123456, "environment"),
+        ("jax_persistent_cache_enable_xla_caches", "<text>", "environment"),
+        ("jax_enable_compilation_cache", True, "default"),
+    } <= {(s["name"], s["value"], s["origin"]) for s in report["settings"]}
     said, found = (
         [(f["trap"], f["severity"], f["upstream"], len(f["files"])) for f in d["findings"]]
         for d in (report, doctor)
@@ -123,8 +120,7 @@ def test_settings_have_values_and_origins_and_findings_are_those_of_doctor(
 def test_the_report_is_markdown_of_a_few_tables(run_cli: RunCli, planted: dict[str, str]) -> None:
     done = run_cli("bug-report", "--python", "/nonexistent", env=planted)
     lines = done.stdout.splitlines()
-    headings = [line for line in lines if line.startswith("#")]
-    assert headings == [
+    assert [line for line in lines if line.startswith("#")] == [
         "#### jaxcache and its own packages",
         "#### The Python that runs JAX",
         "#### Settings that differ from their defaults",
@@ -136,12 +132,11 @@ def test_the_report_is_markdown_of_a_few_tables(run_cli: RunCli, planted: dict[s
 
 
 def test_the_versions_are_one_document(run_cli: RunCli) -> None:
+    own, python = jaxcache.__version__, platform.python_version()
     for words in (("--version", "--json"), ("--json", "--version")):
-        document = json.loads(run_cli(*words).stdout)
-        assert document["schema_version"] == 1
-        assert document["jaxcache"] == jaxcache.__version__
-        assert document["python"] == platform.python_version()
-        assert document["packages"]["rich"]
+        told = json.loads(run_cli(*words).stdout)
+        assert (told["schema_version"], told["jaxcache"], told["python"]) == (1, own, python)
+        assert told["packages"]["rich"]
 
 
 def test_json_before_the_command_is_refused(run_cli: RunCli, tmp_path: Path) -> None:
