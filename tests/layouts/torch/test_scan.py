@@ -19,11 +19,10 @@ def test_graphs_of_a_function(run_cli: RunCli, golden: Path, torch_cache: Path) 
     for entry in graphs(run_cli, golden):
         assert directory_of(entry["module"], entry["hash"]) == os.path.dirname(entry["file"])
     keys = {e["key"] for e in graphs(run_cli, golden) if e["function"] == "loss"}
-    assert keys
     for args in (("loss",), ("los[s]",), ("--filter", "function=loss")):
         assert {e["key"] for e in told(run_cli, "ls", "-C", golden, *args)["entries"]} == keys
     shown = told(run_cli, "show", "-C", golden, "loss")["entries"]
-    assert {s["entry"]["key"] for s in shown} == keys
+    assert {s["entry"]["key"] for s in shown} == keys != set()
     assert told(run_cli, "verify", "-C", golden, "loss", "--level", "quick")["checked"] > 0
     gone = told(run_cli, "rm", "-C", torch_cache, "loss", "--yes")["removed"]
     assert {r["key"] for r in gone if r["key"]} == keys
@@ -74,16 +73,14 @@ def test_filters_sorting_and_keys_are_those_of_every_layout(run_cli: RunCli, gol
     assert len(run_cli("ls", "-C", golden, "-q", "aot*").stdout.split()) == 4
     for words in (("ls", "-q", "f"), ("explain", "fnothing")):
         assert run_cli(*words, "-C", golden).returncode == 1
-    for words in (("show", "f*", "--hlo"), ("verify", "--level", "load")):  # for JAX's
-        assert run_cli(*words, "-C", golden).returncode == 2
+    for line in ("show f* --hlo", "verify --level load", "prune --legacy -n", "prune -n"):  # JAX's
+        assert run_cli(*line.split(), "-C", golden).returncode == 2
 
 
 def test_a_plain_listing_opens_no_file(run_cli: RunCli, torch_cache: Path) -> None:
     for path in (torch_cache / "fxgraph").glob("*/*/*"):
         path.write_bytes(b"\0" * path.stat().st_size)
-    done = run_cli("ls", "-q", "-C", torch_cache)
-    assert done.returncode == 0
-    assert len(done.stdout.split()) == 9
+    assert len(told(run_cli, "ls", "-C", torch_cache)["entries"]) == 9
 
 
 def test_an_index_of_other_fields(run_cli: RunCli, torch_cache: Path, tmp_path: Path) -> None:
@@ -156,8 +153,7 @@ def test_a_directory_of_two_layouts(run_cli: RunCli, torch_cache: Path, corpus: 
     """What one compiler wrote is no finding about the cache of the other."""
     shutil.copytree(corpus / "0.10.2-cpu-zstd", torch_cache, dirs_exist_ok=True)
     done = run_cli("ls", "-C", torch_cache)
-    assert done.returncode == 2
-    assert "two-layouts" in done.stderr
+    assert (done.returncode, "two-layouts" in done.stderr) == (2, True)
     for layout, number in (("jax", 7), ("torch", 9)):
         place = ("-C", torch_cache, "--layout", layout)
         assert len(run_cli("ls", "-q", *place).stdout.split()) == number
