@@ -108,20 +108,23 @@ def test_a_kernel_cache_is_noticed_by_its_path() -> None:
 def test_replicas_come_from_the_options_first_and_from_the_module_else() -> None:
     options = memoryview(forge.message(3, forge.number(4, 2), forge.number(5, 3)))
     config = memoryview(forge.number(4, 7) + forge.number(5, 8))
-    both = read_options(options, config, Budget()).compile_options
-    assert (both.num_replicas, both.num_partitions) == (2, 3)
-    only = read_options(None, config, Budget()).compile_options
-    assert (only.num_replicas, only.num_partitions) == (7, 8)
+    for given, expected in ((options, (2, 3)), (None, (7, 8))):
+        found = read_options(given, config, Budget()).compile_options
+        assert (found.num_replicas, found.num_partitions) == expected
 
 
-def test_the_device_assignment_is_turned_to_replica_then_partition() -> None:
-    columns = [forge.message(3, forge.message(1, bytes(ids))) for ids in ((0, 1), (2, 3))]
-    assignment = forge.message(9, forge.number(1, 2), forge.number(2, 2), *columns)
-    found = read_options(memoryview(forge.message(3, assignment)), None, Budget())
-    assert found.compile_options.device_assignment == ((0, 2), (1, 3))
-    crooked = forge.message(9, forge.number(1, 3), forge.number(2, 2), *columns)
-    with pytest.raises(WireError, match="not a matrix"):
-        read_options(memoryview(forge.message(3, crooked)), None, Budget())
+def test_the_device_assignment_is_turned_to_replica_then_partition_and_has_bounds() -> None:
+    def read(rows: int, *columns: bytes) -> tuple[tuple[int, ...], ...] | None:
+        parts = (forge.message(3, forge.message(1, column)) for column in columns)
+        assignment = forge.message(9, forge.number(1, rows), forge.number(2, len(columns)), *parts)
+        found = read_options(memoryview(forge.message(3, assignment)), None, Budget())
+        return found.compile_options.device_assignment
+
+    assert read(2, b"\0\1", b"\2\3") == ((0, 2), (1, 3))
+    assert read(1 << 16, bytes(1 << 16)) == ((0,),) * (1 << 16)
+    for rows, *columns in ((3, b"\0\1", b"\2\3"), (1 << 17, bytes(1 << 17))):
+        with pytest.raises(WireError, match="not a matrix"):
+            read(rows, *columns)
 
 
 def test_flags_beyond_a_dozen_are_another_versions_and_not_changes() -> None:
@@ -139,18 +142,6 @@ def test_one_generation_differs_by_four_flags_at_most() -> None:
     more = [f"new_{n}" for n in range(5)]
     assert nearest_version(names | set(more[:4])) == version
     assert nearest_version(names | set(more)) is None
-
-
-def test_a_device_assignment_has_bounds() -> None:
-    def read(rows: int) -> int:
-        column = forge.message(3, forge.message(1, bytes(rows)))
-        assignment = forge.message(9, forge.number(1, rows), forge.number(2, 1), column)
-        found = read_options(memoryview(forge.message(3, assignment)), None, Budget())
-        return len(found.compile_options.device_assignment or ())
-
-    assert read(1 << 16) == 1 << 16
-    with pytest.raises(WireError, match="not a matrix"):
-        read(1 << 17)
 
 
 @pytest.mark.parametrize(
