@@ -47,14 +47,18 @@ def test_there_and_back(run_cli: RunCli, cache: Path, bundle: Path, tmp_path: Pa
 
 
 def test_through_a_pipe(cache: Path, tmp_path: Path) -> None:
+    """Streams of a process end with Python, when nothing can be imported any more."""
+    (tmp_path / "here" / "jax").mkdir(parents=True)  # a directory, and no jax
+
     def piped(*words: str | Path, data: bytes = b"") -> Any:
         command = [sys.executable, "-m", "jaxcache", *words]
-        return sh(command, env=clean_environment(tmp_path), input=data, text=False)
+        options = {"env": clean_environment(tmp_path), "cwd": tmp_path / "here", "text": False}
+        return sh(command, input=data, **options)
 
     bundle = piped("export", "-", "-C", cache).stdout
     assert bundle.startswith(b"\x89JXB")
     done = piped("import", "-", "-C", tmp_path / "new", data=bundle)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr[-16:]) == (0, b"7 files written\n"), done.stderr
     assert names(tmp_path / "new") == names(cache)
     assert piped("import", "-", "-C", tmp_path / "none", data=bundle[:-1]).returncode == 1
     assert not (tmp_path / "none").exists()
@@ -107,14 +111,6 @@ def test_no_room_for_a_bundle(run_cli: RunCli, cache: Path, tmp_path: Path) -> N
 # Imports: what keeps all or some from coming in.
 
 
-def test_a_process_ends_with_its_result(spawn_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
-    """Its streams end with Python, when nothing can be imported any more."""
-    (tmp_path / "here" / "jax").mkdir(parents=True)  # a directory, and no jax
-    done = spawn_cli("import", bundle, "-C", tmp_path / "new", cwd=tmp_path / "here")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1].endswith("7 files written")
-
-
 def test_a_python_without_jax_is_said(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\nexit 13\n")
@@ -164,7 +160,6 @@ def test_damaged_entries_stay_in_the_bundle(run_cli: RunCli, tmp_path: Path) -> 
     bundle.write_bytes(forged(lambda d: None, b"no executable at all"))
     document = told(run_cli, "import", bundle, "-C", tmp_path / "here", code=3)
     assert [e["action"] for e in document["entries"]] == ["damaged"]
-    assert document["summary"]["damaged"] == 1
     assert names(tmp_path / "here") == set()
     assert run_cli("import", bundle, "-C", tmp_path / "here", "--atomic").returncode == 1
     assert run_cli("copy", bundle, tmp_path / "other.jxb").returncode == 1

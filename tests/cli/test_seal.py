@@ -1,6 +1,5 @@
 """``jaxcache seal``: same payloads, same dates, smaller, provable, idempotent, beside others."""
 
-import json
 import os
 import random
 import shutil
@@ -11,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -18,7 +18,7 @@ from bundling import contents
 from conftest import RunCli
 from failing import let_fail
 from processes import limited
-from ways import names
+from ways import names, told
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.write import append
@@ -35,10 +35,8 @@ def dates(cache: Path) -> dict[str, int]:
     return {name: (cache / name).stat().st_mtime_ns for name in names(cache)}
 
 
-def seal(run_cli: RunCli, cache: Path, *args: str, code: int = 0):
-    done = run_cli("seal", "-C", cache, "--json", *args)
-    assert done.returncode == code, done.stderr
-    return json.loads(done.stdout)
+def seal(run_cli: RunCli, cache: Path, *args: str, code: int = 0) -> Any:
+    return told(run_cli, "seal", "-C", cache, *args, code=code)
 
 
 @pytest.mark.parametrize("smaller", [False, True])
@@ -70,12 +68,9 @@ def test_sealing_changes_the_frame_and_nothing_else(
         assert zlib if "zlib" in name else zstandard.get_frame_parameters(data).has_checksum
     again = seal(run_cli, cache, *level)
     assert again["sealed"] == [] and {s["reason"] for s in again["skipped"]} == {"sealed"}
-    verified = run_cli("verify", "-C", cache, "--json")
-    found = json.loads(verified.stdout)
-    assert (verified.returncode, found["problems"]) == (0, [])
-    assert found["proven"] == found["checked"] == len(dated)
-    listed = json.loads(run_cli("ls", "-C", cache, "--json").stdout)
-    assert all(e["sealed"] for e in listed["entries"])
+    found = told(run_cli, "verify", "-C", cache)
+    assert (found["problems"], found["proven"], found["checked"]) == ([], len(dated), len(dated))
+    assert all(e["sealed"] for e in told(run_cli, "ls", "-C", cache)["entries"])
 
 
 def test_a_higher_level_is_tried_once(run_cli: RunCli, local: Path) -> None:
@@ -102,20 +97,18 @@ def test_a_bad_entry_is_reported_and_not_cemented(run_cli: RunCli, local: Path) 
     large = local / f"jit_large-{'ab' * 32}-cache"  # sealed, and cut beyond what is read of it
     content = bytes(4) + os.urandom(700_000)
     large.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(content)[:-300_000])
-    bad = {
-        short: "truncated",
-        odd: "bad-payload",
-        recorded: "digest-mismatch",
-        large: "truncated",
-    }
-    before = {path: path.read_bytes() for path in bad}
+    before = {path: path.read_bytes() for path in (short, odd, recorded, large)}
     os.utime(short, (10**9, 10**9))
     os.utime(large, (10**9, 10**9))
     document = seal(run_cli, local, code=1)
-    found = {problem["file"]: problem["kind"] for problem in document["problems"]}
-    assert found == {path.name: kind for path, kind in bad.items()}
+    assert {problem["file"]: problem["kind"] for problem in document["problems"]} == {
+        short.name: "truncated",
+        odd.name: "bad-payload",
+        recorded.name: "digest-mismatch",
+        large.name: "truncated",
+    }
     assert len(document["sealed"]) == 4
-    assert {path: path.read_bytes() for path in bad} == before
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_refused_write_is_no_damage(local: Path, tmp_path: Path) -> None:
@@ -208,11 +201,9 @@ def test_progress_ends_with_the_last_entry(local: Path) -> None:
     store = LocalStore(local)
     seen: list[tuple[int, int]] = []
     plan = plan_seal(store)
-    with reporting_to(lambda *told: seen.append(told)):
-        done = execute_seal(store, plan, jobs=2, now_ns=0)
+    with reporting_to(lambda *counts: seen.append(counts)):
+        execute_seal(store, plan, jobs=2, now_ns=0)
     assert seen == [(n, 7) for n in range(1, 8)]
-    sizes = {s.entry.file: s.size_bytes_after for s in done.sealed}
-    assert sizes == {name: (local / name).stat().st_size for name in names(local)}
 
 
 # kill -9 at random instants while entries are sealed.
