@@ -46,6 +46,11 @@ def load(cache: Path) -> Ledger:
     return Ledger.load(open_store(str(cache)))
 
 
+def hits(cache: Path) -> dict[str, int]:
+    ledger = load(cache)
+    return {key: record.hits for key in ledger if (record := ledger.record(key))}
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path))
@@ -75,8 +80,7 @@ def test_events_fold_into_a_record(tmp_path: Path, store: Store) -> None:
 def test_the_later_fact_counts_whatever_the_order_of_writing(tmp_path: Path, store: Store) -> None:
     append(store, [Event(KEY, UNPIN, 30), Event(KEY, COMPILE, 30, {"compile_seconds": 2.0})])
     append(store, [Event(KEY, PIN, 20), Event(KEY, COMPILE, 20, {"compile_seconds": 1.0})])
-    record = load(tmp_path).record(KEY)
-    assert record is not None and not record.pinned and record.compile_seconds == 2.0
+    assert load(tmp_path).record(KEY) == LedgerRecord(KEY, compile_seconds=2.0, compiled_ns=30)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +101,7 @@ def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path, store: Store, lin
     append(store, [Event(KEY, HIT, 1)])
     with segments(tmp_path)[0].open("ab") as file:
         file.write(line + b"\n" + json.dumps(Event(KEY, HIT, 2).to_json()).encode())
-    ledger = load(tmp_path)
-    assert ledger.damaged == 1
-    assert (record := ledger.record(KEY)) and record.hits == 2
+    assert (load(tmp_path).damaged, hits(tmp_path)) == (1, {KEY: 2})
 
 
 def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path, store: Store) -> None:
@@ -111,8 +113,7 @@ def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path, store: Store) -> N
 def test_a_damaged_segment_hides_no_other(tmp_path: Path, store: Store) -> None:
     append(store, [Event(KEY, HIT, 1)])
     directory = tmp_path / LEDGER_DIR
-    (directory / "0-big.jsonl").write_bytes(b"")
-    with (directory / "0-big.jsonl").open("r+b") as file:
+    with (directory / "0-big.jsonl").open("wb") as file:
         file.truncate(MAX_SEGMENT_BYTES + 1)
     (directory / "0-link.jsonl").symlink_to("/etc/passwd")
     (directory / "0-dir.jsonl").mkdir()
@@ -127,15 +128,6 @@ def test_a_cache_that_cannot_be_written_learns_nothing(tmp_path: Path, store: St
     compact(store)
 
 
-def merged(left: Path, right: Path) -> int:
-    """Copy the segments of one cache to another; return the hits that are then recorded."""
-    for segment in segments(right):
-        shutil.copy2(segment, left / LEDGER_DIR)
-    record = load(left).record(KEY)
-    assert record is not None
-    return record.hits
-
-
 @pytest.mark.parametrize("both", [False, True])
 def test_merging_with_a_compacted_copy_counts_no_hit_twice(tmp_path: Path, both: bool) -> None:
     """And of two compactions, the one that holds both counts."""
@@ -148,10 +140,11 @@ def test_merging_with_a_compacted_copy_counts_no_hit_twice(tmp_path: Path, both:
     append(open_store(str(right)), [Event(KEY, HIT, 9)])
     if both:
         compact(open_store(str(right)))
-    assert merged(left, right) == 6
+    for segment in segments(right):
+        shutil.copy2(segment, left / LEDGER_DIR)
+    assert hits(left) == {KEY: 6}
     compact(open_store(str(left)))
-    assert merged(left, left.with_name("none")) == 6
-    assert len(segments(left)) == 1
+    assert (hits(left), len(segments(left))) == ({KEY: 6}, 1)
 
 
 def test_compacting_while_the_clock_is_behind_loses_nothing(
@@ -164,8 +157,9 @@ def test_compacting_while_the_clock_is_behind_loses_nothing(
     compact(store)
     assert len(segments(tmp_path)) == 1 and KEY not in load(tmp_path)
     monkeypatch.undo()
-    record = load(tmp_path).record(KEY)
-    assert record and (record.hits, record.compile_seconds) == (1, 3)
+    assert load(tmp_path).record(KEY) == LedgerRecord(
+        KEY, compile_seconds=3, compiled_ns=now_ns, hits=1, last_hit_ns=now_ns
+    )
 
 
 def test_a_compaction_that_lost_a_part_counts_for_nothing(
@@ -180,8 +174,7 @@ def test_a_compaction_that_lost_a_part_counts_for_nothing(
     after[-1].unlink()  # as if interrupted before its last part, and before any deletion
     for name, data in before.items():
         (tmp_path / LEDGER_DIR / name).write_bytes(data)
-    ledger = load(tmp_path)
-    assert {k: r.hits for k in ledger if (r := ledger.record(k))} == {f"k{i}": 1 for i in range(6)}
+    assert hits(tmp_path) == {f"k{i}": 1 for i in range(6)}
 
 
 events = st.builds(
@@ -267,9 +260,7 @@ def test_several_writers_lose_and_double_nothing(tmp_path: Path, store: Store) -
         assert "mine" in load(tmp_path), "a reader missed a pin while others compacted"
         assert read_ledger(str(tmp_path))["mine"].pinned
     assert [w.communicate() and w.returncode for w in writers] == [0, 0, 0]
-    ledger = load(tmp_path)
-    hits = {k: r.hits for k in ledger if (r := ledger.record(k))}
-    assert hits == {"k0": 360, "k1": 120, "k2": 120, "k3": 120, "mine": 0}
+    assert hits(tmp_path) == {"k0": 360, "k1": 120, "k2": 120, "k3": 120, "mine": 0}
     assert len(segments(tmp_path)) < 100
 
 
@@ -283,8 +274,7 @@ def test_killed_writers_leave_all_that_was_appended(tmp_path: Path, store: Store
         writer.kill()
         told += len(list(lines))
         writer.communicate()
-        record = load(tmp_path).record("k0")
-        assert record and told <= record.hits <= told + number + 1
+        assert told <= hits(tmp_path)["k0"] <= told + number + 1
     append(store, [Event("k0", HIT, 1)])
     compact(store)
     assert len(list((tmp_path / LEDGER_DIR).iterdir())) == 1, "a killed writer left something"
@@ -303,11 +293,9 @@ def test_the_later_of_pin_and_unpin_counts_though_the_clock_went_back(capped_cac
     store, layout = open_store(str(capped_cache)), load_layout("jax")
     (key,) = pin(store, layout, ["jit_mlp"], now_ns=10**18)
     unpin(store, [key], now_ns=10**17)
-    record = load(capped_cache).record(key)
-    assert record and not record.pinned
+    assert pinned_keys(load(capped_cache)) == []
     pin(store, layout, [key], now_ns=10**16)
-    record = load(capped_cache).record(key)
-    assert record and record.pinned
+    assert pinned_keys(load(capped_cache)) == [key]
 
 
 # Whose records accuse an entry: only those that this user made of this very file.
@@ -348,15 +336,14 @@ def put_away(run_cli: RunCli, cache: Path) -> list[str]:
 def test_a_pulled_ledger_neither_accuses_nor_pins(
     run_cli: RunCli, cache: Path, tmp_path: Path, give_away: GiveAway, own: bool, at_ns: int
 ) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(cache, source)
+    source = Path(shutil.copytree(cache, tmp_path / "source"))
     forge(cache, source, at_ns=at_ns)
     if not own:
         give_away(source / ".jaxcache" / "ledger")
     done = run_cli("pull", source, "-C", cache, "--json")
     assert json.loads(done.stdout)["carried"] == []
     assert put_away(run_cli, cache) == []
-    assert pinned_keys(Ledger.load(LocalStore(cache))) == []
+    assert pinned_keys(load(cache)) == []
 
 
 def test_a_segment_of_another_user_accuses_nothing(
@@ -394,11 +381,8 @@ def test_a_ledger_that_was_copied_accuses_nothing(
     run_cli: RunCli, cache: Path, tmp_path: Path
 ) -> None:
     """A copy has other inodes."""
-    other = tmp_path / "other"
-    shutil.copytree(cache, other)
     forge(cache, cache)
-    shutil.copytree(cache / ".jaxcache", other / ".jaxcache")
-    assert put_away(run_cli, other) == []
+    assert put_away(run_cli, Path(shutil.copytree(cache, tmp_path / "other"))) == []
 
 
 def test_a_right_checksum_outweighs_a_record(run_cli: RunCli, cache: Path) -> None:
@@ -415,7 +399,7 @@ def test_an_entry_that_was_compiled_again_is_not_held_to_an_older_record(
 ) -> None:
     """The same key and size, with other bytes: as from another script or machine."""
     path = next(cache.glob("jit_mlp-*-cache"))
-    data, size_bytes = path.read_bytes(), path.stat().st_size
+    data = path.read_bytes()
     key = path.name.removesuffix("-cache")
     store = LocalStore(cache)
     append(store, [Event(key, PAYLOAD, 5, digest_facts("ab" * 32, store.info(path.name)))])
@@ -423,9 +407,8 @@ def test_an_entry_that_was_compiled_again_is_not_held_to_an_older_record(
         path.unlink()
     else:
         assert run_cli(*command.split(), "--yes", "-C", cache).returncode == 0
-        assert not path.exists()
+    assert not path.exists()
     path.write_bytes(data)
-    assert path.stat().st_size == size_bytes
     assert put_away(run_cli, cache) == []
 
 
@@ -434,9 +417,8 @@ def test_an_imported_record_is_marked(run_cli: RunCli, cache: Path, tmp_path: Pa
     append(LocalStore(cache), [Event(key, "compile", 5, {"compile_seconds": 1.5})])
     target = tmp_path / "target"
     assert run_cli("pull", cache, "-C", target).returncode == 0
-    record = Ledger.load(LocalStore(target)).record(key)
-    assert record is not None
-    assert (record.compile_seconds, record.extra.get("imported")) == (1.5, True)
+    record = load(target).record(key)
+    assert record and (record.compile_seconds, record.extra["imported"]) == (1.5, True)
 
 
 def test_a_hit_of_the_future_hides_no_other_from_the_live_layer(cache: Path) -> None:
@@ -446,16 +428,8 @@ def test_a_hit_of_the_future_hides_no_other_from_the_live_layer(cache: Path) -> 
     assert (uses.last_use_ns, uses.hits, uses.pinned) == (5, 1, True)
 
 
-@pytest.mark.parametrize(
-    ("command", "record"),
-    [
-        ("pull", "none"),
-        ("pull", "hit"),
-        ("pull", "removed"),
-        ("ci restore", "none"),
-        ("ci restore", "hit"),
-    ],
-)
+@pytest.mark.parametrize("command", ["pull", "ci restore"])
+@pytest.mark.parametrize("record", ["none", "hit", "removed"])
 def test_an_arrival_is_a_use_where_no_hit_came_along(
     run_cli: RunCli, cache: Path, tmp_path: Path, command: str, record: str
 ) -> None:
@@ -473,8 +447,7 @@ def test_an_arrival_is_a_use_where_no_hit_came_along(
         assert run_cli("export", "-C", cache, "x.jxb").returncode == 0
         done = run_cli("ci", "restore", "x.jxb", "--everything", "-C", target)
     assert done.returncode == 0, done.stderr
-    used_ns = read_ledger(str(target))[key].last_use_ns
-    assert used_ns is not None
-    assert (used_ns >= started_ns) == (record != "hit")
+    used_ns = read_ledger(str(target))[key].last_use_ns or 0
+    assert used_ns == 5 if record == "hit" else used_ns >= started_ns
     rows = json.loads(run_cli("ls", key, "-C", target, "--json").stdout)["entries"]
     assert rows[0]["last_used_from"] == ("mtime" if record == "hit" else "arrival")

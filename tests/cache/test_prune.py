@@ -11,17 +11,14 @@ import pytest
 from failing import let_fail
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from made_caches import HOUR, JAX, NOW, NS, cache_of, gone, key, plan, put, size_of
+from made_caches import HOUR, NOW, NS, cache_of, gone, key, plan, put, size_of
 
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.listing import ReadCache
 from jaxcache.cache.prune.execute import remove
-from jaxcache.cache.prune.plan import plan_cache_prune
 from jaxcache.cache.prune.removable import lost_compile_seconds
 from jaxcache.errors import JaxcacheError, LockedError, UsageError
 from jaxcache.model import reporting_to
-from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
 
 DAY = 24 * HOUR
@@ -100,9 +97,8 @@ def test_every_plan_holds_its_promises(
         assert not any(r.file.name == "notes.txt" for r in made.removals)
 
         # Bounds hold, unless the plan says that they cannot.
-        entries_after = made.kept
         if (limit := options.get("max_entries")) is not None:
-            assert entries_after <= limit or "max-entries" in made.unmet
+            assert made.kept <= limit or "max-entries" in made.unmet
         if (limit := options.get("max_size_bytes")) is not None:
             assert made.size_bytes_after <= limit or "max-size" in made.unmet
         if made.unmet:
@@ -115,12 +111,8 @@ def test_every_plan_holds_its_promises(
 
         # Execution does what the dry run said, to the byte.
         done = remove(store, made.removals)
-        assert done.removed == made.removals
-        assert done.spared == ()
-        lock = cache / ".lockfile"
-        assert size_of(cache) - (lock.stat().st_size if lock.exists() else 0) == (
-            made.size_bytes_after
-        )
+        assert (done.removed, done.spared) == (made.removals, ())
+        assert size_of(cache) == made.size_bytes_after
         names_left = {p.name for p in cache.iterdir()}
         for removal in made.removals:
             assert removal.file.name.rpartition("/")[2] not in names_left
@@ -128,15 +120,9 @@ def test_every_plan_holds_its_promises(
                 assert f"{removal.key}-atime" not in names_left
 
         # A bound that is met takes nothing.
-        again = plan(
-            cache,
-            keep,
-            max_size_bytes=size_of(cache),
-            max_entries=made.kept,
-            policy=options.get("policy", "cost"),
-        )
-        assert again.removals == ()
-        assert again.kept == made.kept
+        bounds = {"max_size_bytes": size_of(cache), "max_entries": made.kept}
+        again = plan(cache, keep, **bounds, policy=options.get("policy", "cost"))
+        assert (again.removals, again.kept) == ((), made.kept)
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])
@@ -194,8 +180,8 @@ def test_a_rule_about_age_takes_what_is_just_so_old(
 def test_keep_last_keeps_the_last_used_of_each_module(tmp_path: Path) -> None:
     for number in range(6):
         put(tmp_path, key(number, f"jit_{number % 2}"), used_ago=(number + 1) * HOUR)
-    made = plan(tmp_path, keep_last=2)
-    assert gone(made) == {key(4, "jit_0"): "keep-last", key(5, "jit_1"): "keep-last"}
+    removed = gone(plan(tmp_path, keep_last=2))
+    assert removed == {key(4, "jit_0"): "keep-last", key(5, "jit_1"): "keep-last"}
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])
@@ -209,9 +195,8 @@ def test_an_unmeasured_compile_does_not_outlive_measured_ones_in_use(
         put(tmp_path, key(number), used_ago=20 * DAY)
     seconds = [{"compile_seconds": 0.03 * (n + 1)} for n in range(9)]
     append(LocalStore(tmp_path), [Event(key(n), "compile", 1, seconds[n]) for n in range(9)])
-    made = plan(tmp_path, policy=policy, max_entries=16)
-    assert set(gone(made)) <= {key(n) for n in range(9, 25)}
-    assert len(gone(made)) == 9
+    removed = {*gone(plan(tmp_path, policy=policy, max_entries=16))}
+    assert len(removed) == 9 and removed <= {key(n) for n in range(9, 25)}
 
 
 def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:
@@ -231,8 +216,7 @@ def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:
             "xla_gpu_per_fusion_autotune_cache_dir/a.textproto": "unused-for",
         }
         full = plan(cache, max_size_bytes=0)
-        assert full.size_bytes_before == 7 * 500
-        assert full.unmet == ("max-size",)
+        assert (full.size_bytes_before, full.unmet) == (7 * 500, ("max-size",))
         with pytest.raises(UsageError, match="side-caches"):
             plan(cache, side_caches=True)
 
@@ -269,14 +253,12 @@ def test_young_entries_of_the_choice_stay_and_nothing_goes_in_their_place(tmp_pa
         put(tmp_path, key(number), size=1000, used_ago=HOUR, seconds=500)
     for number in range(4, 8):
         put(tmp_path, key(number), size=1000, used_ago=0, made_ago=0, seconds=0)
-    size = size_of(tmp_path)
-    made = plan(tmp_path, max_size_bytes=size // 2)
-    assert gone(made) == {}
-    assert (made.unmet, dict(made.held)) == (("max-size",), {"young": 4})
-    later = plan(tmp_path, max_size_bytes=size // 2, grace_seconds=0)
-    assert set(gone(later)) == {key(n) for n in range(4, 8)}
-    assert {(r.key, r.reason) for r in made.later} == {(r.key, r.reason) for r in later.removals}
-    assert later.unmet == ()
+    half = size_of(tmp_path) // 2
+    made = plan(tmp_path, max_size_bytes=half)
+    assert (gone(made), made.unmet, dict(made.held)) == ({}, ("max-size",), {"young": 4})
+    later = plan(tmp_path, max_size_bytes=half, grace_seconds=0)
+    assert (gone(later), later.unmet) == ({key(n): "max-size" for n in range(4, 8)}, ())
+    assert {r.key: r.reason for r in made.later} == gone(later)
 
 
 def test_a_bound_below_what_may_not_go_empties_nothing(tmp_path: Path) -> None:
@@ -289,8 +271,7 @@ def test_a_bound_below_what_may_not_go_empties_nothing(tmp_path: Path) -> None:
             plan(cache, max_size_bytes=1, side_caches=True, orphans=True)
         assert caught.value.hint == "jaxcache stats lists them"
         made = plan(cache, max_size_bytes=2000, side_caches=True, quarantine=True, orphans=True)
-        assert made.size_bytes_after <= 2000
-        assert made.unmet == ()
+        assert made.size_bytes_after <= 2000 and made.unmet == ()
 
 
 def test_lru_opens_no_entry_where_many_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,13 +282,12 @@ def test_lru_opens_no_entry_where_many_go(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         LocalStore, "read_many", lambda s, n, **o: opened.extend(n) or read_many(s, n, **o)
     )
-    options = PruneOptions(max_entries=1, policy="lru", grace_seconds=0)
-    priced = plan_cache_prune(ReadCache(LocalStore(tmp_path), JAX, NOW), options)
+    options = {"max_entries": 1, "policy": "lru", "grace_seconds": 0}
+    priced = plan(tmp_path, **options)
     assert sum(name.endswith("-cache") for name in opened) == 3
     monkeypatch.setattr("jaxcache.cache.prune.plan._PRICED_AT_ONCE", 2)
     opened.clear()
-    unpriced = plan_cache_prune(ReadCache(LocalStore(tmp_path), JAX, NOW), options)
-    assert [r.file for r in unpriced.removals] == [r.file for r in priced.removals]
+    assert [*gone(plan(tmp_path, **options))] == [*gone(priced)]
     assert not [name for name in opened if name.endswith("-cache")]
 
 
@@ -326,8 +306,7 @@ def test_a_temporary_file_goes_when_its_writer_is_gone(tmp_path: Path) -> None:
         done = remove(LocalStore(tmp_path), made.removals)
     assert [r.file.name for r in done.removed] == [dead.name]
     assert [(s.removal.file.name, s.why) for s in done.spared] == [(alive.name, "used")]
-    assert alive.exists()
-    assert not dead.exists()
+    assert (alive.exists(), dead.exists()) == (True, False)
 
 
 def test_an_entry_used_or_rewritten_meanwhile_stays(tmp_path: Path) -> None:
@@ -346,8 +325,7 @@ def test_an_entry_used_or_rewritten_meanwhile_stays(tmp_path: Path) -> None:
         key(2): "gone",
         key(3): "used",
     }
-    assert {r.key for r in done.removed} == {key(4), key(5)}
-    assert not done.failed
+    assert ({r.key for r in done.removed}, done.failed) == ({key(4), key(5)}, False)
     left = {p.name for p in tmp_path.iterdir()}
     assert left == {f"{key(n)}-{kind}" for n in (0, 1, 3) for kind in ("cache", "atime")}
 
@@ -374,8 +352,7 @@ def test_the_lock_is_let_go_after_each_short_hold(
     made = plan(tmp_path, max_entries=0)
     with reporting_to(lambda *told: seen.append(told)):
         done = remove(LocalStore(tmp_path), made.removals)
-    assert len(done.removed) == 20
-    assert done.longest_hold_seconds == pytest.approx(0.036)
+    assert (len(done.removed), done.longest_hold_seconds) == (20, pytest.approx(0.036))
     assert seen == [(2 * number, 20) for number in range(1, 11)]
     assert deleted[:2] == [f"{made.removals[0].key}-cache", f"{made.removals[0].key}-atime"]
 
@@ -388,15 +365,11 @@ def test_what_cannot_be_removed_is_told_and_the_rest_goes(
         put(tmp_path, key(number))
     planned = plan(tmp_path, max_entries=0)
     done = remove(LocalStore(tmp_path), planned.removals)
-    assert done.failed
     assert planned.summary((), "removed").startswith("nothing was removed: 3 entries, ")
-    assert [(s.removal.key, s.why, s.detail) for s in done.spared] == [
-        (key(1), "failed", "input/output error")
-    ]
-    assert {p.name for p in tmp_path.iterdir()} == {
-        f"{key(1)}-cache",
-        f"{key(1)}-atime",
-    }
+    (spared,) = done.spared
+    failed = (done.failed, spared.removal.key, spared.why, spared.detail)
+    assert failed == (True, key(1), "failed", "input/output error")
+    assert {p.name for p in tmp_path.iterdir()} == {f"{key(1)}-cache", f"{key(1)}-atime"}
 
 
 def test_a_lock_that_somebody_holds_stops_it(

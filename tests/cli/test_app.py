@@ -19,7 +19,7 @@ from jaxcache.cli.plain import read_plain
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "said"),
     [
         (("lst",), "did you mean ls?"),
         (("ls", "--limt", "3"), "did you mean --limit?"),
@@ -37,34 +37,17 @@ from jaxcache.cli.plain import read_plain
         (("xyzzy",), "jaxcache --help lists them"),
         (("clean",), "jaxcache prune, or jaxcache rm KEY"),
         (("help", "ls"), "jaxcache --help, or jaxcache COMMAND --help"),
+        (("prune", "-C"), "Option '-C' requires an argument [usage]"),
     ],
 )
 def test_an_unknown_command_gets_a_hint(
-    run_cli: RunCli, tmp_path: Path, words: tuple[str, ...], hint: str
+    run_cli: RunCli, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
+    """And an option without its value is named."""
     (tmp_path / "train.py").touch()
     done = run_cli(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"hint: {hint}" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("prune -C", "Option '-C' requires an argument"),
-        # The rest is in the words of the parser, which differ between its versions.
-        ("run --collect-only=² -- touch ran", "Invalid value for '--collect-only': "),
-        ("run --collect-only=1.5 -- touch ran", "Invalid value for '--collect-only': "),
-    ],
-)
-def test_an_option_with_a_wrong_value_or_none_is_named(
-    run_cli: RunCli, tmp_path: Path, line: str, reason: str
-) -> None:
-    done = run_cli(*line.split())
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"jaxcache: {reason}")
-    assert "[usage]" in done.stderr
-    assert not (tmp_path / "ran").exists()
+    assert f": {said}" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -88,14 +71,6 @@ def test_a_directory_of_other_files_is_refused(run_cli: RunCli, tmp_path: Path, 
     assert f"{project} is not a cache" in done.stderr
     assert "--fix" not in done.stderr
     assert [str(p.relative_to(project)) for p in project.rglob("*")] == ["ci", "ci/train.py"]
-
-
-def test_a_directory_with_hidden_files_alone_is_an_empty_cache(
-    run_cli: RunCli, tmp_path: Path
-) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / ".gitkeep").touch()
-    assert run_cli("ls", "-C", tmp_path / "cache").returncode == 0
 
 
 def test_the_cache_may_be_named_before_the_command(
@@ -168,14 +143,10 @@ def test_a_missing_directory_ends_every_command_that_needs_one_with_10(
 
 def test_an_empty_path_names_no_place(run_cli: RunCli, local: Path, tmp_path: Path) -> None:
     """What a script makes of a variable that is not set must not be the default cache."""
-    commands = (
-        ("push", "", "-C", local),
-        ("pull", "", "-C", local),
-        ("ci", "save", "", "-C", local),
-        ("ci", "restore", "", "-C", local),
+    for command in (
+        *((*name.split(), "", "-C", local) for name in ("push", "pull", "ci save", "ci restore")),
         ("prune", "-C", "", "--max-entries", "0", "-y"),
-    )
-    for command in commands:
+    ):
         done = run_cli(*command, env={"JAX_COMPILATION_CACHE_DIR": str(local)})
         assert (done.returncode, "[bad-path]" in done.stderr) == (2, True), command
     assert len(list(local.glob("*-cache"))) == 7
@@ -221,10 +192,7 @@ def plain_lines(name: str) -> Iterator[list[str]]:
                 yield [f"{spelling}={value}", f"{spelling}={value}", *needed]
 
 
-@lru_cache
-def parser_of(name: str) -> Any:
-    """The parser of a command."""
-    return load_command(name)
+parser_of = lru_cache(load_command)
 
 
 def parsed(name: str, words: list[str]) -> dict[str, Any]:
@@ -248,9 +216,8 @@ def test_the_parser_reads_the_same_in_every_option(name: str) -> None:
 @lru_cache
 def vocabulary(name: str) -> list[str]:
     """Words that may follow a command: its options, alone and with a value, and others."""
-    options = [n for p in parser_of(name).params if p.param_type_name == "option" for n in p.opts]
-    secondary = [n for p in parser_of(name).params for n in p.secondary_opts]
-    spelt = [*options, *secondary]
+    options = [p for p in parser_of(name).params if p.param_type_name == "option"]
+    spelt = [n for p in options for n in (*p.opts, *p.secondary_opts)]
     values = ("3", "-1", "text", "", "-", "--", "2s", "a=b", "step.py", "-lq", "--js", "-C.", "é")
     return [*values, *spelt, *(f"{n}={v}" for n in spelt for v in ("3", "text", ""))]
 

@@ -4,12 +4,11 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from grimp import build_graph
 from processes import sh
 
 from jaxcache.render.view import SHAPES
@@ -20,36 +19,11 @@ PACKAGE = REPOSITORY / "jaxcache"
 _TOP = "jaxcache"
 
 
-def _modules() -> dict[str, Path]:
-    paths = PACKAGE.rglob("*.py")
-    names = {".".join(path.relative_to(REPOSITORY).with_suffix("").parts): path for path in paths}
-    return {name.removesuffix(".__init__"): path for name, path in names.items()}
-
-
-@cache
-def _parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-def _imports(name: str, modules: dict[str, Path]) -> set[str]:
-    imported: set[str] = set()
-    package = f"{name}.x" if modules[name].name == "__init__.py" else name
-    for node in ast.walk(_parse(modules[name])):
-        if isinstance(node, ast.Import):
-            imported.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.rsplit(".", node.level)[:1] if node.level else []
-            source = ".".join([*above, *filter(None, [node.module])])
-            names = [f"{source}.{alias.name}" for alias in node.names]
-            imported.update(name if name in modules else source for name in names)
-    return (imported & modules.keys()) - {name}
-
-
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    modules = _modules()
-    graph = {name: _imports(name, modules) for name in modules.keys() - {_TOP}}
+    graph = build_graph(_TOP, cache_dir=None)
+    imports = {m: graph.find_modules_directly_imported_by(m) for m in graph.modules - {_TOP}}
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(imports).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
@@ -69,7 +43,7 @@ def test_no_public_type_has_the_name_of_another() -> None:
     names = Counter(
         name
         for path in PACKAGE.rglob("*.py")
-        for name in _types(_parse(path))
+        for name in _types(ast.parse(path.read_text()))
         if not name.startswith("_")
     )
     assert not {name for name, count in names.items() if count > 1}
