@@ -169,7 +169,6 @@ CAN_GIVE_AWAY = os.getuid() == 0
 def clone(corpus: Path, tmp_path: Path) -> Path:
     """A checkout of somebody's project, whose settings choose its own cache and its own tier."""
     path = tmp_path / "clone"
-    path.mkdir()
     shutil.copytree(corpus / "0.4.38-cpu-zstd", path / ".c")
     (path / "pyproject.toml").write_text(
         """
@@ -258,18 +257,12 @@ def corpus() -> Path:
 
 
 @pytest.fixture(scope="session")
-def unpacked_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``cache`` and ``artifacts.bin`` of a real torch; see ``tests/data/torch/PROVENANCE.md``."""
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of torch's compilers to look at; see ``tests/data/torch/PROVENANCE.md``."""
     directory = tmp_path_factory.mktemp("golden")
     with tarfile.open(CORPUS.parent / "torch" / "golden.tar.xz") as archive:
         archive.extractall(directory, filter="data")
-    return directory
-
-
-@pytest.fixture(scope="session")
-def golden(unpacked_torch: Path) -> Path:
-    """A cache of torch's compilers to look at."""
-    return unpacked_torch / "cache"
+    return directory / "cache"
 
 
 @pytest.fixture
@@ -420,8 +413,7 @@ def local(corpus: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def capped_cache(corpus: Path, tmp_path: Path) -> Path:
     """A copy of a real cache with seven entries, their ``-atime`` files and a lock file."""
-    target = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", target)
+    target = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "cache"))
     for path in target.iterdir():
         os.utime(path, (1_700_000_000, 1_700_000_000))
     return target
@@ -443,7 +435,8 @@ def without_links(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pa
     if not can_mount():
         pytest.skip("only root may mount, where there is FUSE")
     words = [request.param] if hasattr(request, "param") else []
-    (tmp_path / "directory").mkdir()
-    (tmp_path / "mounted").mkdir()
-    with mounted_without_links(tmp_path / "directory", tmp_path / "mounted", *words) as mountpoint:
+    directory, mountpoint = tmp_path / "directory", tmp_path / "mounted"
+    directory.mkdir()
+    mountpoint.mkdir()
+    with mounted_without_links(directory, mountpoint, *words):
         yield mountpoint

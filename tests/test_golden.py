@@ -280,14 +280,6 @@ def make_shared(cache: Path) -> None:
     (cache / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
 
 
-def read(command: str) -> dict[str, dict[str, object]]:
-    """The committed record of one command."""
-    loaded: dict[str, dict[str, object]] = json.loads(
-        lzma.decompress((GOLDEN / f"{command}.json.xz").read_bytes())
-    )
-    return loaded
-
-
 COMMANDS = sorted({case.command for case in cases()})
 #: What no terminal may get from a cache: control characters, and one that turns the order round.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
@@ -316,12 +308,12 @@ def test_output_is_as_recorded(command: str, world: World, monkeypatch: pytest.M
                 name = " ".join((*case.words, f"[{note}]"))
                 found[name] = world.run(case, form)
                 assert not CONTROL.search(f"{found[name]['out']}{found[name]['err']}"), name
+    file = GOLDEN / f"{command}.json.xz"
     if update:
         text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
-        (GOLDEN / f"{command}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+        file.write_bytes(lzma.compress(text.encode(), preset=9))
         (GOLDEN / "zstd-version").write_text(f"{ZSTD}\n")
-        return
-    recorded = read(command)
+    recorded = json.loads(lzma.decompress(file.read_bytes()))
     wanted = {name: recorded.get(name) for name in found}
     if found != wanted:
         pytest.fail(_difference(wanted, found))

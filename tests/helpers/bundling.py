@@ -40,8 +40,7 @@ def opened(data: bytes) -> Bundle:
 
 def bring(data: bytes, target: Path, **options: Any) -> Outcome:
     """Import as the command does."""
-    bundle = opened(data)
-    bundle = verify_bundle(bundle)
+    bundle = verify_bundle(opened(data))
     store = make_store(str(target))
     plan_options = {k: options.pop(k) for k in ("on_conflict", "side_caches") if k in options}
     plan = plan_import(store, bundle, cache_dir=str(target), **plan_options)

@@ -1,5 +1,6 @@
 """A real terminal for a test: the command line behind a pty of a given width."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -59,7 +60,8 @@ class Terminal:
             cwd=home,
             env=given | (env or {}),
             start_new_session=True,
-            preexec_fn=_take_terminal,
+            # The controlling terminal, so that Ctrl-C reaches the process.
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(inner)
         self._chunks: list[bytes] = []
@@ -67,14 +69,9 @@ class Terminal:
         self._reader.start()
 
     def _read(self) -> None:
-        while True:
-            try:
-                chunk = os.read(self._master, 65536)
-            except OSError:
-                return
-            if not chunk:
-                return
-            self._chunks.append(chunk)
+        with contextlib.suppress(OSError):  # as at its end on Linux
+            while chunk := os.read(self._master, 65536):
+                self._chunks.append(chunk)
 
     @property
     def text(self) -> str:
@@ -107,11 +104,6 @@ class Terminal:
         self._reader.join(300)
         os.close(self._master)
         return code
-
-
-def _take_terminal() -> None:
-    """Make the pty the controlling terminal, so that Ctrl-C reaches the process."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def run_all(
