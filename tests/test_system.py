@@ -67,20 +67,18 @@ def test_the_calls_are_refused(tmp_path: Path) -> None:
 def test_entries_are_sealed_pruned_and_moved_to_quarantine_and_back(
     without_linux: Run, capped_cache: Path
 ) -> None:
-    entries = len(list(capped_cache.glob("*-cache")))
-    entry = next(capped_cache.glob("jit_mlp-*-cache"))
-    assert without_linux("seal", "-C", capped_cache, "--json")["summary"]["sealed"] == entries
+    (entry,) = capped_cache.glob("jit_mlp-*-cache")
+    assert without_linux("seal", "-C", capped_cache, "--json")["summary"]["sealed"] == 7
     sound = entry.read_bytes()
     os.truncate(entry, 100)
     os.utime(entry, (1.7e9, 1.7e9))
     (problem,) = without_linux("verify", "-C", capped_cache, "--fix", "--json")["problems"]
     assert (problem["action"], entry.exists()) == ("quarantine", False)
-    (kept,) = (p for p in capped_cache.rglob(entry.name))
+    (kept,) = capped_cache.rglob(entry.name)
     kept.write_bytes(sound)
-    assert without_linux("verify", "-C", capped_cache, "--restore", "--json")["left"] == []
+    without_linux("verify", "-C", capped_cache, "--restore")
     assert entry.read_bytes() == sound
-    removed = without_linux("prune", "-C", capped_cache, "--max-entries", "2", "--yes", "--json")
-    assert len(removed["removed"]) == entries - 2
+    without_linux("prune", "-C", capped_cache, "--max-entries", "2", "--yes")
     assert len(list(capped_cache.glob("*-cache"))) == 2
 
 
@@ -110,7 +108,6 @@ def test_a_program_is_warmed_and_then_hits(
 ) -> None:
     (tmp_path / "job.py").write_text("import jax; jax.jit(lambda x: x * 2)(1.0)\n")
     options = ("--python", jax_python, "-C", tmp_path / "new", "--json")
-    first = without_linux("warm", *options, "job.py")
-    assert first["summary"]["written"] == first["summary"]["compile_requests"] > 0
-    again = without_linux("warm", "--fail-on-miss", *options, "job.py")
-    assert again["summary"]["hits"] == first["summary"]["written"]
+    first = without_linux("warm", *options, "job.py")["summary"]
+    again = without_linux("warm", "--fail-on-miss", *options, "job.py")["summary"]
+    assert first["compile_requests"] == first["written"] == again["hits"] > 0

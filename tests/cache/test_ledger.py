@@ -12,6 +12,7 @@ import pytest
 from conftest import GiveAway, RunCli, clean_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ways import told
 
 from jaxcache.cache.ledger.record import (
     COMPILE,
@@ -265,16 +266,16 @@ def test_several_writers_lose_and_double_nothing(tmp_path: Path, store: Store) -
 
 
 def test_killed_writers_leave_all_that_was_appended(tmp_path: Path, store: Store) -> None:
-    told = 0
+    printed = 0
     for number in range(3):
         writer = appending(tmp_path, "1", 10_000)
         assert writer.stdout
         lines = iter(writer.stdout.readline, "")
-        told += sum(1 for _ in itertools.islice(lines, 15 + 20 * number))
+        printed += sum(1 for _ in itertools.islice(lines, 15 + 20 * number))
         writer.kill()
-        told += len(list(lines))
+        printed += len(list(lines))
         writer.communicate()
-        assert told <= hits(tmp_path)["k0"] <= told + number + 1
+        assert printed <= hits(tmp_path)["k0"] <= printed + number + 1
     append(store, [Event("k0", HIT, 1)])
     compact(store)
     assert len(list((tmp_path / LEDGER_DIR).iterdir())) == 1, "a killed writer left something"
@@ -327,8 +328,7 @@ def forge(of: Path, into: Path, *, at_ns: int = 5) -> None:
 def put_away(run_cli: RunCli, cache: Path) -> list[str]:
     """The entries that ``verify --fix`` moves to quarantine."""
     before = entries(cache)
-    done = run_cli("verify", "--fix", "--json", "-C", cache, "--grace", "0s")
-    assert done.returncode == 0, done.stdout
+    told(run_cli, "verify", "--fix", "-C", cache, "--grace", "0s")
     return sorted(before.keys() - entries(cache).keys())
 
 
@@ -340,8 +340,7 @@ def test_a_pulled_ledger_neither_accuses_nor_pins(
     forge(cache, source, at_ns=at_ns)
     if not own:
         give_away(source / ".jaxcache" / "ledger")
-    done = run_cli("pull", source, "-C", cache, "--json")
-    assert json.loads(done.stdout)["carried"] == []
+    assert told(run_cli, "pull", source, "-C", cache)["carried"] == []
     assert put_away(run_cli, cache) == []
     assert pinned_keys(load(cache)) == []
 
@@ -449,5 +448,5 @@ def test_an_arrival_is_a_use_where_no_hit_came_along(
     assert done.returncode == 0, done.stderr
     used_ns = read_ledger(str(target))[key].last_use_ns or 0
     assert used_ns == 5 if record == "hit" else used_ns >= started_ns
-    rows = json.loads(run_cli("ls", key, "-C", target, "--json").stdout)["entries"]
-    assert rows[0]["last_used_from"] == ("mtime" if record == "hit" else "arrival")
+    (row,) = told(run_cli, "ls", key, "-C", target)["entries"]
+    assert row["last_used_from"] == ("mtime" if record == "hit" else "arrival")

@@ -19,8 +19,7 @@ def test_a_use_is_in_the_first_class_that_it_fits(tmp_path: Path) -> None:
     for number, days in enumerate((1 / 24, 1, 7, 30, 90)):
         for half, hours in enumerate((days * 24 - 0.5, days * 24)):
             put(tmp_path, key(2 * number + half), used_ago=hours * HOUR, made_ago=3000 * HOUR)
-    by_age = count_cache(read_cache(tmp_path)).by_age
-    numbers = {name: summary.entries for name, summary in by_age}
+    numbers = {name: sums.entries for name, sums in count_cache(read_cache(tmp_path)).by_age}
     assert numbers == {"1h": 1, "1d": 2, "7d": 2, "30d": 2, "90d": 2, "older": 1}
 
 

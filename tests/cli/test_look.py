@@ -77,7 +77,6 @@ def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cac
         ("jit_\\xff\\x0a\\x1b[31m", "module-mismatch"),
     }
     assert len(document["entries"]) == 7 + 5
-    assert any(e["module"] == "jit_\\xff\\x0a\\x1b[31m" for e in document["entries"])
     assert len(run_cli("ls", "-C", cache).stdout.splitlines()) == 12
 
 
@@ -251,12 +250,10 @@ def test_everything_is_counted(run_cli: RunCli, littered: Path) -> None:
     files = {f["kind"]: (f["files"], f["size_bytes"]) for f in document["files"]}
     assert files["entry"][0] == 7
     assert files["legacy-entry"] == (1, next(littered.glob("jit_mlp*-cache")).stat().st_size)
-    assert files["atime"] == (8, 64)
-    assert files["autotune"] == (2, 15)
-    assert files["temp"] == (1, 3)
-    assert files["lockfile"] == (1, 0)
+    small = {"atime": (8, 64), "autotune": (2, 15), "temp": (1, 3), "lockfile": (1, 0)}
+    small["stray"] = (2, 0)  # as a bound counts them
+    assert files.items() >= small.items()
     assert files["kernel-cache"][1] == (littered / "xla_gpu_kernel_cache_file").stat().st_size
-    assert files["stray"] == (2, 0)  # as a bound counts them
     on_disk = sum(p.stat().st_size for p in littered.rglob("*") if p.is_file())
     assert document["directory_bytes"] == on_disk == sum(size for _, size in files.values())
     assert document["total"]["entries"] == 8

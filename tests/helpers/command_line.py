@@ -188,8 +188,7 @@ def _forget() -> None:
 
 def error_of(done: "subprocess.CompletedProcess[str]") -> str:
     """The code of the error that a command with ``--json`` ended with."""
-    code: str = json.loads(done.stderr)["error"]["code"]
-    return code
+    return str(json.loads(done.stderr)["error"]["code"])
 
 
 class WorldInProcess(World):

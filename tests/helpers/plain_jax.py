@@ -161,10 +161,8 @@ WORKLOAD = Path(__file__).parents[1] / "integration" / "programs.py"
 def run_workload(python: str, cache: Path | str, home: Path, **env: str) -> dict[str, Any]:
     """Run it by plain JAX, and return what it prints."""
     own = clean_environment(home) | {"PYTHONWARNINGS": ""} | env
-    told: dict[str, Any] = json.loads(
-        run_plain([python, WORKLOAD, "bundle", cache], env=own).stdout
-    )
-    return told
+    done = run_plain([python, WORKLOAD, "bundle", cache], env=own)
+    return dict(json.loads(done.stdout))
 
 
 class Counts(NamedTuple):

@@ -28,14 +28,9 @@ def check_output(words: Sequence[str], stdout: str, stderr: str) -> None:
 
 def command_of(words: Sequence[str]) -> str | None:
     """Return the command of a command line whose options before it have no separate value."""
-    names = [word for word in words if not word.startswith("-")]
-    if "--version" in words:
-        return "version"
-    for length in (2, 1):
-        name = "-".join(names[:length])
-        if (SCHEMAS / f"{name}.json").is_file():
-            return name
-    return None
+    plain = [word for word in words if not word.startswith("-")]
+    names = ["version"] if "--version" in words else ["-".join(plain[:n]) for n in (2, 1)]
+    return next((name for name in names if (SCHEMAS / f"{name}.json").is_file()), None)
 
 
 def check_document(

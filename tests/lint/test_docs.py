@@ -10,7 +10,6 @@ file that is written. HTML comments in front of a block say what a reader knows 
 """
 
 import doctest
-import importlib.util
 import os
 import re
 import shlex
@@ -21,6 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,7 @@ def missing_line(expected: tuple[str, ...], shown: str) -> str | None:
 
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
+WITH_JAX = pytest.mark.skipif(not find_spec("jax"), reason="jax is not installed beside jaxcache")
 PUBLISHED = "https://github.com/jaxcache/jaxcache/blob/main/"
 
 
@@ -143,21 +144,14 @@ def pages_with_commands() -> Iterator[Any]:
     for path in PAGES:
         name = path.relative_to(REPOSITORY).as_posix()
         if steps := read_steps(path):
-            marks = [pytest.mark.jax] if needs_jax(steps) else []
+            marks = [pytest.mark.jax, WITH_JAX] if needs_jax(steps) else []
             marks += [] if name == "README.md" else [pytest.mark.slow]
             yield pytest.param(steps, id=name, marks=marks)
-
-
-def skip_without_jax() -> None:
-    if not importlib.util.find_spec("jax"):
-        pytest.skip("jax is not installed beside jaxcache")
 
 
 @pytest.mark.parametrize("steps", list(pages_with_commands()))
 def test_every_command_of_a_page(steps: list[Step], tmp_path: Path) -> None:
     """Each does what the page says, in an empty directory, with our own Python."""
-    if needs_jax(steps):
-        skip_without_jax()
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, module in (("jaxcache", "-m jaxcache"), ("python", "")):
@@ -227,11 +221,10 @@ def test_a_page_of_evidence_begins_with_its_circumstances() -> None:
 
 def test_no_printed_line_goes_on_with_a_name_that_could_not_be_made() -> None:
     """The exit code of ``$(…)`` is kept by an assignment alone."""
-    places = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
-    places += [p for p in (REPOSITORY / "examples").rglob("*") if p.is_file()]
+    examples = [p for p in (REPOSITORY / "examples").rglob("*") if p.is_file()]
     lost = [
         f"{path.name}: {line.strip()}"
-        for path in places
+        for path in (*PAGES, *examples)
         for line in path.read_text("utf-8").splitlines()
         if "$(jaxcache ci key" in line
         and not re.search(r"(^|[\s`;])\w+=[^\s=]*\$\(jaxcache ci key", line)
@@ -269,8 +262,8 @@ def test_the_reader_sees_a_difference() -> None:
 
 @pytest.mark.jax
 @pytest.mark.slow
+@WITH_JAX
 def test_the_pictures_show_what_their_commands_print(tmp_path: Path) -> None:
-    skip_without_jax()
     make = "import sys; from tools.pictures import Path, make; make(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", make, tmp_path], cwd=REPOSITORY, check=True)
     for made in tmp_path.glob("*.svg"):
@@ -300,8 +293,7 @@ def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
         r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?(?:https?:)?//|"
         r"<link[^>]*rel=[\"']?(?:stylesheet|preconnect|preload|icon)[^>]*href=[\"']?(?:https?:)?//"
     )
-    for page in pages:
-        assert not loads.search(page.read_text("utf-8")), page
+    assert not [page for page in pages if loads.search(page.read_text("utf-8"))]
     for sheet in (tmp_path / "site").rglob("*.css"):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", sheet.read_text("utf-8"))
 
@@ -361,7 +353,7 @@ def methods() -> Iterator[Any]:
     """Yield each function of the interface that works on a cache, as a case."""
     for name in ("open", *(name for name in dir(jaxcache.Cache) if not name.startswith("_"))):
         method = jaxcache.open if name == "open" else getattr(jaxcache.Cache, name)
-        marks = [pytest.mark.jax] if name in _RUNS_JAX else []
+        marks = [pytest.mark.jax, WITH_JAX] if name in _RUNS_JAX else []
         marks += [pytest.mark.slow] if name in _RUNS_JAX - _ALWAYS else []
         if callable(method):
             yield pytest.param(method, id=name, marks=marks)
@@ -371,8 +363,6 @@ def methods() -> Iterator[Any]:
 def test_the_example_of_each_method_is_true(
     method: Any, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if method.__name__ in _RUNS_JAX:
-        skip_without_jax()
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.chdir(tmp_path)
     make_older(shutil.copytree(corpus / "0.10.2-cpu-zstd", Path("cache")))
@@ -382,5 +372,4 @@ def test_the_example_of_each_method_is_true(
     (found,) = doctest.DocTestFinder(recurse=False).find(method, globs=known, module=False)
     printed: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(found, out=printed.append)
-    assert found.examples
-    assert printed == []
+    assert found.examples and printed == []

@@ -20,19 +20,14 @@ from tools.generate.configuration import INTERNAL, LIVE_TEXTS, VARIABLE_TEXTS, v
 from tools.generate.schemas import MEANINGS, field_tables
 
 
-def test_the_page_of_settings_has_every_variable() -> None:
+def test_the_pages_on_settings_and_on_security_have_every_variable() -> None:
+    """On security settings of the live layer are one row, ``JAXCACHE_LIVE_NAME``."""
     read = variables_in(REPOSITORY / "jaxcache")
-    known = {variable(name) for name in SETTINGS} | set(VARIABLE_TEXTS) | INTERNAL
-    assert known >= read
+    others = set(VARIABLE_TEXTS) | INTERNAL
+    assert others <= read <= others | {variable(name) for name in SETTINGS}
     assert set(LIVE_TEXTS) == set(SETTINGS)
-    assert read >= set(VARIABLE_TEXTS) | INTERNAL
-
-
-def test_the_page_on_security_has_every_variable() -> None:
-    """Settings of the live layer are one row, ``JAXCACHE_LIVE_NAME``."""
     table = (REPOSITORY / "SECURITY.md").read_text().partition("| variable |")[2]
     rows = set(re.findall(r"`(JAXCACHE_[A-Z_]+)`", table.partition("\n\n")[0]))
-    read = variables_in(REPOSITORY / "jaxcache")
     settings = {name for name in read if name.startswith("JAXCACHE_LIVE_")}
     assert read - settings == rows - {"JAXCACHE_LIVE_NAME"}
 
@@ -54,8 +49,7 @@ def test_manual_pages_have_a_whole_sentence_each_and_no_warning(tmp_path: Path) 
         ["man", "--warnings", "-E", "UTF-8", "-l", *pages],
         env=clean_environment(tmp_path) | {"MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
     )
-    assert done.stderr == ""
-    assert done.stdout.count("EXIT STATUS") == len(pages)
+    assert (done.stderr, done.stdout.count("EXIT STATUS")) == ("", len(pages))
 
 
 # ``docs/schemas/``; every output that a test reads is held to them, too.

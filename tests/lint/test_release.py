@@ -20,6 +20,8 @@ from processes import sh
 import jaxcache
 from jaxcache.cli.commands import COMMANDS
 
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+
 
 def run(*args: str | Path, home: Path, cwd: Path | None = None) -> str:
     env = {k: v for k, v in clean_environment(home).items() if not k.startswith("PYTHON")}
@@ -85,15 +87,14 @@ def test_it_works_in_an_environment_of_its_own(
 
 
 def test_the_conda_recipe_requires_what_the_wheel_does() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     recipe = yaml.safe_load((REPOSITORY / "examples/conda/recipe.yaml").read_text("utf-8"))
     python, *packages = recipe["requirements"]["run"]
-    assert python == f"python {project['requires-python']}"
-    wheel = [d.partition(";")[0] for d in project["dependencies"]]
-    wheel += project["optional-dependencies"]["gpu"]  # conda has no extras
+    assert python == f"python {PROJECT['requires-python']}"
+    wheel = [d.partition(";")[0] for d in PROJECT["dependencies"]]
+    wheel += PROJECT["optional-dependencies"]["gpu"]  # conda has no extras
     assert [p.replace(" ", "") for p in packages] == wheel
     (entry_point,) = recipe["build"]["python"]["entry_points"]
-    assert entry_point == f"jaxcache = {project['scripts']['jaxcache']}"
+    assert entry_point == f"jaxcache = {PROJECT['scripts']['jaxcache']}"
 
 
 @pytest.mark.slow
@@ -118,8 +119,7 @@ def test_it_warms_a_python_that_knows_nothing_of_it(
             cwd=tmp_path,
             env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
         )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "2.0\n"
+        assert (done.returncode, done.stdout) == (0, "2.0\n"), done.stderr
         assert outcome in done.stderr
 
 
@@ -134,17 +134,14 @@ def test_the_job_that_publishes_alone_may_sign_and_attests_before_it_publishes()
     workflow = read("release.yml")
     build, job = workflow["jobs"]["build"], workflow["jobs"]["publish"]
     *before, last = job["steps"]
-    assert job["needs"] == "build"
     assert sum("actions/attest" in step["uses"] for step in before) == 2
     assert "pypa/gh-action-pypi-publish@" in last["uses"]
-    assert workflow["permissions"] == {"contents": "read"}
-    assert "permissions" not in build
+    assert (job["needs"], workflow["permissions"]) == ("build", {"contents": "read"})
     rights = {"id-token": "write", "attestations": "write", "contents": "read"}
-    assert job["permissions"] == rights
+    assert (build.get("permissions"), job["permissions"]) == (None, rights)
 
 
 def test_the_tests_run_on_each_python_that_the_package_names() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     prefix = "Programming Language :: Python :: "
-    named = [text.removeprefix(prefix) for text in project["classifiers"] if prefix in text]
+    named = [text.removeprefix(prefix) for text in PROJECT["classifiers"] if prefix in text]
     assert read("test.yml")["jobs"]["test"]["strategy"]["matrix"]["python"] == named
