@@ -104,7 +104,7 @@ def test_each_kind_of_cpu_has_its_own_bundle_and_doctor_names_the_wrong_one(
     bundles: dict[str, Path] = {}
     for isa, env in kinds.items():
         bundles[isa] = store / f"{ci(run_cli, 'key', *here, env=env)['key']}.jxb"
-        assert ci(run_cli, "restore", bundles[isa], *here, env=env)["cache_hit"] is False
+        ci(run_cli, "restore", bundles[isa], *here, env=env)
         compiled = run_workload(each_jax_python, cache, tmp_path, **env)["cache_misses"]
         assert ci(run_cli, "save", bundles[isa], "-C", cache, env=env)["entries"] == compiled
         shutil.rmtree(cache)
@@ -122,11 +122,8 @@ def test_each_kind_of_cpu_has_its_own_bundle_and_doctor_names_the_wrong_one(
     assert (judged["cache_hits"], judged["cache_misses"]) == (0, compiled)
     shutil.rmtree(cache)
 
-    key = ci(run_cli, "key", *here, env=env)["key"]
-    restored = ci(run_cli, "restore", store / f"{key}.jxb", *here, env=env)
-    assert restored["entries"] == compiled
-    examined = run_cli("doctor", "--json", *here, env=env)
-    assert "cpu-features" not in examined.stdout
+    assert ci(run_cli, "restore", bundles["AVX"], *here, env=env)["entries"] == compiled
+    assert "cpu-features" not in run_cli("doctor", "--json", *here, env=env).stdout
     judged = run_workload(each_jax_python, cache, tmp_path, **env)
     assert (judged["cache_hits"], judged["cache_misses"]) == (compiled, 0)
 
@@ -153,14 +150,11 @@ def test_a_save_replaces_entries_that_restore_left(
     assert done.returncode == 0, done.stderr
     number = len(entries(old))
     assert f"also held {number} entries that cannot hit here; they are not kept" in done.stderr
-    says(done.stderr)
-    names = []
-    for env in ({}, {"JAX_ENABLE_X64": "1"}):
-        path = f"{Path(jax_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        named = act(done.stderr, tmp_path, until=").jxb", PATH=path, **env)
-        assert named.returncode == 0, named
-        names.append(named.stdout)
-    assert names[0] != names[1]
+    path = f"{Path(jax_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    named = act(done.stderr, tmp_path, until=").jxb", PATH=path, JAX_ENABLE_X64="1")
+    assert named.returncode == 0, named
+    key = ci(run_cli, "key", "-C", cache, "--python", jax_python)["key"]
+    assert len({key, named.stdout.strip()} - {""}) == 2
     shutil.rmtree(cache)
     told = ci(run_cli, "restore", bundle, "-C", cache, "--python", jax_python)
     assert (told["entries"], told["found"]) == (compiled, compiled)
@@ -335,7 +329,8 @@ def test_gitlab(env: dict[str, str], project: Project, tmp_path: Path) -> None:
     assert first.outputs["dotenv"]["JAXCACHE_SAVED"] == "true", "a job that fails saves, too"
     project.text = TRAIN.replace("tanh", "sinh")
     assert counted(job("feature")) == (True, True), "a branch begins with what main compiled"
-    assert counted(job("main")) == (True, True), "main has not seen what a branch did"
+    saved = [key for key, _ in caches.saved(project.directory / ".jaxcache-bundles")]
+    assert saved == ["jaxcache-feature", "jaxcache-main"], "main does not see what a branch did"
 
 
 IN_PYTEST = """\
@@ -381,7 +376,8 @@ def test_each_kind_of_cpu_in_a_fleet_hits_its_own(fleet: Fleet) -> None:
     """Also where runners of one label, and of one cache of GitLab, differ."""
     if not has_modules(sys.executable, "xdist"):
         pytest.skip("pytest-xdist is not installed")
-    fleet.env |= {"PYTEST_XDIST_AUTO_NUM_WORKERS": "1", "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
+    # What workers count is for the tests of the plugin.
+    fleet.env |= {"PYTEST_XDIST_AUTO_NUM_WORKERS": "0", "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
     cold, hot = {"cache_hits": 0, "cache_misses": 2}, {"cache_hits": 2, "cache_misses": 0}
     for isa, expected in (("AVX", cold), ("AVX2", cold), ("AVX", hot)):
         run = fleet.job("cpu", isa)
@@ -432,10 +428,11 @@ def test_github_with_a_bucket(
         caches = CacheStore(tmp_path / "caches")
         return GitHub(project.check_out(), caches, env | access, contexts).run(workflow)
 
-    assert counted(job("refs/pull/7/merge")) == (False, True)
-    assert not s3.names("put"), "a pull request writes nothing"
     assert counted(job("refs/heads/main")) == (False, True)
-    assert counted(job("refs/heads/main")) == (True, False)
+    written = s3.names("put")
+    project.text = TRAIN.replace("tanh", "sinh")
+    assert counted(job("refs/pull/7/merge")) == (True, True)
+    assert s3.names("put") == written, "a pull request writes nothing"
 
 
 def test_buildkite(
@@ -447,12 +444,14 @@ def test_buildkite(
         variables = env | access | {"BUILDKITE_BRANCH": branch}
         return run_buildkite(pipeline, project.check_out(), variables)
 
-    assert counted(job("feature")) == (False, True)
     assert counted(job("main")) == (False, True)
-    assert counted(job("feature")) == (True, False)
+    written = s3.names("put")
+    project.text = TRAIN.replace("tanh", "sinh")
+    assert counted(job("feature")) == (True, True)
+    assert s3.names("put") == written, "a branch writes nothing"
     told = (Path(env["HOME"]) / "agent").read_text()
     assert "annotate --context jaxcache" in told
-    assert told.count("### JAX compilation cache: restored") == 3
+    assert told.count("### JAX compilation cache: restored") == 2
 
 
 def test_container(env: dict[str, str], project: Project, tmp_path: Path) -> None:

@@ -46,14 +46,6 @@ def python_with(tmp_path: Path) -> Any:
     return make
 
 
-@pytest.fixture
-def fresh(tmp_path: Path) -> Path:
-    """An empty directory that nobody else may write."""
-    path = tmp_path / "cache"
-    path.mkdir(mode=0o755)
-    return path
-
-
 def compile_into(cache: Path, python: str, home: Path, **env: str) -> None:
     own = clean_environment(home) | {"PYTHONWARNINGS": ""} | env
     run_plain([python, WORKLOAD, cache], env=own)
@@ -81,18 +73,18 @@ def release(document: dict[str, Any]) -> tuple[int, ...]:
 
 
 def test_what_jax_just_wrote_is_healthy(
-    doctor: Any, each_jax_python: str, fresh: Path, tmp_path: Path
+    doctor: Any, each_jax_python: str, cache: Path, tmp_path: Path
 ) -> None:
     """Silent: every trap of keys; and pmap's where that version has it, after a second run."""
-    compile_into(fresh, each_jax_python, tmp_path)
-    document = doctor(fresh, each_jax_python)
+    compile_into(cache, each_jax_python, tmp_path)
+    document = doctor(cache, each_jax_python)
     assert {n for n, f in traps(document).items() if f["severity"] == "problem"} == set()
     assert "orphaned-generations" not in traps(document)
     settings = {s["name"]: s for s in document["settings"]}
     assert settings["jax_compilation_cache_dir"]["origin"] == "environment"
     assert document["decoded"] == document["entries"] > 0
-    compile_into(fresh, each_jax_python, tmp_path)
-    again = traps(doctor(fresh, each_jax_python))
+    compile_into(cache, each_jax_python, tmp_path)
+    again = traps(doctor(cache, each_jax_python))
     assert ("pmap-churn" in again) is ((0, 8) <= release(document) < (0, 10))
 
 
@@ -101,18 +93,18 @@ CAP_10_MB = {"JAX_COMPILATION_CACHE_MAX_SIZE": "10000000"}
 
 @acts_on("the codec's name is part of the key: one Python never hits the entries of the other")
 def test_a_python_without_zstandard_misses_and_one_without_filelock_has_no_cap(
-    doctor: Any, jax_python: str, python_with: Any, corpus: Path, fresh: Path, tmp_path: Path
+    doctor: Any, jax_python: str, python_with: Any, corpus: Path, cache: Path, tmp_path: Path
 ) -> None:
     without = python_with(jax_python, zstandard=ABSENT, compression=ABSENT, filelock=ABSENT)
     zlib = shutil.copytree(corpus / "0.4.38-cpu-zlib", tmp_path / "zlib")
     fits = traps(doctor(zlib, without)).keys()
     assert not {"zstandard-differs", "lock-library-missing"} & fits
-    compile_into(fresh, jax_python, tmp_path)
-    found = traps(doctor(fresh, without, **CAP_10_MB))
+    compile_into(cache, jax_python, tmp_path)
+    found = traps(doctor(cache, without, **CAP_10_MB))
     fix = found["lock-library-missing"]["fix"]
     assert f"{without} -m pip install filelock, or uv pip" in fix
     assert f"uv pip install --python {without} filelock" in fix  # a venv of uv has no pip
-    own = doctor(fresh, jax_python)
+    own = doctor(cache, jax_python)
     if own["interpreter"]["key_codec"] != "zstandard":
         pytest.skip("this Python has no zstandard")
     assert "zstandard-differs" not in traps(own)
@@ -121,8 +113,8 @@ def test_a_python_without_zstandard_misses_and_one_without_filelock_has_no_cap(
     assert "lacks zstandard" in finding["seen"]
     assert len(finding["files"]) == own["entries"]
     says(finding["cost"])
-    compile_into(fresh, jax_python, tmp_path, PYTHONPATH=str(tmp_path / "modules"))
-    assert len([*fresh.glob("jit_scale-*-cache")]) == 2
+    compile_into(cache, jax_python, tmp_path, PYTHONPATH=str(tmp_path / "modules"))
+    assert len([*cache.glob("jit_scale-*-cache")]) == 2
 
 
 def test_codec_clash(
@@ -163,67 +155,62 @@ def run_program(
 
 @pytest.mark.parametrize("orphan", ["-cache", pytest.param("-atime", marks=pytest.mark.slow)])
 def test_what_an_orphan_does_to_writes_under_a_cap(
-    each_jax_python: str, doctor: Any, fresh: Path, tmp_path: Path, orphan: str
+    each_jax_python: str, doctor: Any, cache: Path, tmp_path: Path, orphan: str
 ) -> None:
     """An ``-atime`` without its entry does nothing; the reverse stops JAX before 0.11.2."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "filelock").symlink_to(Path(filelock.__file__).parent)
     capped = CAP_10_MB | {"PYTHONPATH": str(tmp_path / "lib")}
-    run_program(each_jax_python, fresh, tmp_path, 3, **capped)
-    if not list(fresh.glob("*-cache")):
+    run_program(each_jax_python, cache, tmp_path, 3, **capped)
+    if not list(cache.glob("*-cache")):
         pytest.skip("JAX before 0.4.31 writes no pairs")
-    fresh.joinpath(f"jit_f-{'0' * 64}{orphan}").write_bytes(bytes(8))
-    document = doctor(fresh, each_jax_python, **CAP_10_MB)
-    entries = len(list(fresh.glob("*-cache")))
-    (_, _, warned), _ = run_program(each_jax_python, fresh, tmp_path, 5, **capped)
+    cache.joinpath(f"jit_f-{'0' * 64}{orphan}").write_bytes(bytes(8))
+    document = doctor(cache, each_jax_python, **CAP_10_MB)
+    entries = len(list(cache.glob("*-cache")))
+    (_, _, warned), _ = run_program(each_jax_python, cache, tmp_path, 5, **capped)
     stops = orphan == "-cache" and release(document) < (0, 11, 2)
     assert ("missing-atime" in traps(document)) is stops
     assert (int(warned) > 0) is stops
-    assert (len(list(fresh.glob("*-cache"))) > entries) is not stops
+    assert (len(list(cache.glob("*-cache"))) > entries) is not stops
 
 
 def test_messages_of_preferences_do_no_harm(
-    each_jax_python: str, doctor: Any, fresh: Path, tmp_path: Path
+    each_jax_python: str, doctor: Any, cache: Path, tmp_path: Path
 ) -> None:
     """JAX logs that ``+prefer-no-gather`` is not supported; the entry hits and runs the same."""
-    (result, hits, _), _ = run_program(each_jax_python, fresh, tmp_path, 3)
+    (result, hits, _), _ = run_program(each_jax_python, cache, tmp_path, 3)
     assert (result, hits) == ("6.0", "0")
-    (result, hits, warned), log = run_program(each_jax_python, fresh, tmp_path, 3)
+    (result, hits, warned), log = run_program(each_jax_python, cache, tmp_path, 3)
     assert (result, warned) == ("6.0", "0")
     assert int(hits) > 0
-    said = "cpu-messages" in traps(doctor(fresh, each_jax_python))
+    said = "cpu-messages" in traps(doctor(cache, each_jax_python))
     assert said is ("Target machine feature +prefer-" in log)
 
 
 def test_two_kinds_of_cpu_in_one_directory_and_the_command_that_parts_them(
-    doctor: Any, each_jax_python: str, tmp_path: Path
+    doctor: Any, each_jax_python: str, cache: Path, tmp_path: Path
 ) -> None:
     if platform.machine() != "x86_64":
         pytest.skip("features are told on x86 only")
-    shared = tmp_path / "shared"
-    step = "import jax; jax.jit(lambda x: x * 2)(1.0)"
     # The same machine twice, once as XLA sees an older one.
-    machines: tuple[dict[str, str], ...] = ({}, {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"})
+    own = clean_environment(tmp_path) | LOW | {"PYTHONWARNINGS": ""}
+    machines = own, own | {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}
 
-    def run(line: str, env: dict[str, str]) -> str:
-        own = clean_environment(tmp_path) | LOW | env | {"PYTHONWARNINGS": ""}
-        done = sh(["sh", "-ec", line], env=own, check=True)
-        return done.stdout.strip()
+    def compile_one(place: Path, env: dict[str, str]) -> None:
+        words = [each_jax_python, "-c", "import jax; jax.jit(lambda x: x * 2)(1.0)"]
+        run_plain(words, env=env | {"JAX_COMPILATION_CACHE_DIR": str(place)})
 
     for env in machines:
-        own = clean_environment(tmp_path) | LOW | env | {"JAX_COMPILATION_CACHE_DIR": str(shared)}
-        run_plain([each_jax_python, "-c", step], env=own | {"PYTHONWARNINGS": ""})
-    found = traps(doctor(shared, each_jax_python))["mixed-cpus"]
+        compile_one(cache, env)
+    found = traps(doctor(cache, each_jax_python))["mixed-cpus"]
     assert "2 kinds of CPU" in found["seen"]
-    command = "key=" + found["fix"].partition("key=")[2]
     ours = f"{sys.executable} -m jaxcache ci key --python {each_jax_python}"
-    command = command.replace("jaxcache ci key", ours)
-    then = f"{each_jax_python} -c '{step}'; echo $JAX_COMPILATION_CACHE_DIR"
-    places = [Path(run(f"{command}; {then}", env)) for env in machines]
-    assert len(set(places)) == 2
-    for path in places:
-        assert (path.parent, len(list(path.glob("jit_*-cache")))) == (shared, 1)
-    assert "mixed-cpus" not in traps(doctor(places[1], each_jax_python))
+    command = "key=" + found["fix"].partition("key=")[2].replace("jaxcache ci key", ours)
+    for env in machines:
+        line = f"{command}; printenv JAX_COMPILATION_CACHE_DIR"
+        place = Path(sh(["sh", "-ec", line], env=env, check=True).stdout.strip())
+        compile_one(place, env)
+        assert (place.parent, len(list(place.glob("jit_*-cache")))) == (cache, 1)
 
 
 # ``doctor -- COMMAND``: it runs a real program and examines the settings that the program had.
@@ -241,31 +228,29 @@ jax.jit(lambda x: jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct((3,), x.dt
 
 
 def test_a_command_is_run_and_examined(
-    run_cli: RunCli, each_jax_python: str, fresh: Path, tmp_path: Path
+    run_cli: RunCli, each_jax_python: str, cache: Path, tmp_path: Path
 ) -> None:
     """Its own directory, settings and Python; and what it compiled that JAX cannot cache."""
     script = tmp_path / "script.py"
-    script.write_text(WORKLOAD.read_text() + LONG_NAME + CALLBACK)
-    command = (each_jax_python, str(script), str(fresh))
+    script.write_text(f"{WORKLOAD.read_text()}{LONG_NAME}{CALLBACK}sys.exit(3)")
+    command = (each_jax_python, str(script), str(cache))
     done = run_cli("doctor", "--json", "--", *command, env={"PYTHONWARNINGS": ""})
-    assert done.returncode == 1, done.stderr
+    assert (done.returncode, "ended with exit code 3" in done.stderr) == (1, True)
     document = json.loads(done.stdout)
-    assert document["cache_dir"] == str(fresh)
+    assert document["cache_dir"] == str(cache)
     assert document["interpreter"]["executable"] == each_jax_python
-    settings = {s["name"]: s for s in document["settings"]}
-    low = settings["jax_persistent_cache_min_compile_time_secs"]
-    assert (low["value"], low["origin"]) == (0.0, "script")
-    assert settings["jax_compilation_cache_dir"]["origin"] == "script"
-    assert settings["jax_compilation_cache_max_size"]["origin"] == "default"
+    settings = {s["name"]: (s["value"], s["origin"]) for s in document["settings"]}
+    assert settings["jax_persistent_cache_min_compile_time_secs"] == (0.0, "script")
+    assert settings["jax_compilation_cache_dir"] == (str(cache), "script")
+    assert settings["jax_compilation_cache_max_size"] == (-1, "default")
     found = traps(document)
     assert "255 bytes" in found["name-too-long"]["seen"]
     assert ("host-callbacks" in found) is (release(document) < (0, 11))
 
 
 def test_a_command_is_given_the_directory_of_the_option(
-    each_jax_python: str, tmp_path: Path
+    each_jax_python: str, cache: Path, tmp_path: Path
 ) -> None:
-    cache = tmp_path / "cache"
     step = "import jax; jax.jit(lambda x: x * 2)(1.0)"
     words = ("doctor", "-C", cache.name, "--", each_jax_python, "-c", step)
     ((code, text),) = run_all([words], home=tmp_path, width=120, env=LOW)
@@ -277,7 +262,7 @@ def test_a_command_is_given_the_directory_of_the_option(
 
 
 # ``doctor`` exits with 0 if and only if a second run hits all that the first one meant to write.
-# Plain JAX is the judge, in fresh processes, by its own counters.
+# Plain JAX is the judge, in cache processes, by its own counters.
 
 
 PROGRAM = """
@@ -415,16 +400,12 @@ def test_the_exit_code_foretells_the_second_run(name: str, run_cli: RunCli, tmp_
             assert (told.returncode == 0) is hits, (kind, first, second, told)
 
 
-def test_what_became_of_the_command_is_said_and_it_got_the_directory(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
+def test_a_command_that_a_signal_ended_got_the_directory_of_the_option(
+    run_cli: RunCli, jax_python: str, cache: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "c").mkdir()
+    cache.mkdir()
     env = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "other")}
-    for code, said in {
-        "raise SystemExit(3)": "the command ended with exit code 3",
-        "os.kill(os.getpid(), 15)": "the command ended with signal 15",
-    }.items():
-        words = ("-C", tmp_path / "c", "--", jax_python, "-c", f"import os, jax; {code}")
-        done = run_cli("doctor", *words, env=env)
-        assert (done.returncode, said in done.stderr) == (1, True)
-        assert "other" not in done.stdout  # no program chose it, and JAX did not use it
+    words = ("-C", cache, "--", jax_python, "-c", "import os, jax; os.kill(os.getpid(), 15)")
+    done = run_cli("doctor", *words, env=env)
+    assert (done.returncode, "the command ended with signal 15" in done.stderr) == (1, True)
+    assert "other" not in done.stdout  # no program chose it, and JAX did not use it
