@@ -163,6 +163,11 @@ def only(document: Document, module: str = "") -> dict[str, Any]:
     return difference
 
 
+def told(difference: dict[str, Any]) -> tuple[str, str | None, str | None, str | None]:
+    """The cause, what was on either side, and the cure."""
+    return difference["cause"], difference["left"], difference["right"], difference["fix"]
+
+
 # What the environment or the machine has otherwise: the cache holds what plain JAX wrote.
 
 
@@ -190,12 +195,11 @@ def test_what_the_environment_has_more_is_undone(
     env = {variable: text}
     document = each_lab.explain(**env)
     assert len(document["comparisons"]) == 4
-    for difference in differences(document):
-        assert (difference["cause"], difference["evidence"]) == (cause, "proved")
-        assert (difference["left"], difference["right"]) == sides
-        assert difference["fix"] == f"unset {variable}"
-    assert document["verdict"][0].startswith(f"4 of 4 hit after: unset {variable}")
-    each_lab.check_cured(difference["fix"], **env)
+    fix = f"unset {variable}"
+    found = {(d["evidence"], *told(d)) for d in differences(document)}
+    assert found == {("proved", cause, *sides, fix)}
+    assert document["verdict"][0].startswith(f"4 of 4 hit after: {fix}")
+    each_lab.check_cured(fix, **env)
 
 
 @acts_on("export …=…")
@@ -204,62 +208,52 @@ def test_one_of_several_flags_is_undone(each_lab: Lab) -> None:
     kept = "--xla_force_host_platform_device_count=2 --xla_llvm_disable_expensive_passes=true"
     each_lab.plain(XLA_FLAGS=kept)
     both = f"{FAST_MATH_FLAG} {kept}"
+    fix = f"export XLA_FLAGS='{kept}'"
     difference = only(each_lab.explain(XLA_FLAGS=both), "jit_step")
-    assert (difference["right"], difference["fix"]) == (
-        FAST_MATH_FLAG,
-        f"export XLA_FLAGS='{kept}'",
-    )
-    each_lab.check_cured(difference["fix"], XLA_FLAGS=both)
+    assert told(difference) == ("flag", "without", FAST_MATH_FLAG, fix)
+    each_lab.check_cured(fix, XLA_FLAGS=both)
+
+
+IN_CODE = "import sys\n", f"import os, sys; os.environ['XLA_FLAGS'] = '{FAST_MATH_FLAG}'\n"
+AS_OPTION = "@jax.jit", f"@partial(jax.jit, {FAST_MATH_OPTION})"
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "argv", "fix"),
+    ("edits", "argv", "flag", "place"),
     [
-        (
-            "import sys\n",
-            f"import os, sys; os.environ['XLA_FLAGS'] = '{FAST_MATH_FLAG}'\n",
-            (),
-            f"leave {FAST_MATH_FLAG} out of XLA_FLAGS",
-        ),
-        (
-            "@jax.jit",
-            f"@partial(jax.jit, {FAST_MATH_OPTION})",
-            (),
-            "leave xla_cpu_enable_fast_math=True out of compiler_options",
-        ),
-        ("@jax.jit", "@jax.jit", ("--xla_mine=1",), "leave --xla_mine=1 out of the arguments"),
+        ([IN_CODE], (), FAST_MATH_FLAG, "XLA_FLAGS"),
+        ([AS_OPTION], (), "xla_cpu_enable_fast_math=True", "compiler_options"),
+        ([], ("--xla_mine=1",), "--xla_mine=1", "the arguments"),
     ],
-    ids=["flag", "option", "argument"],
 )
 def test_a_flag_that_the_program_sets_has_no_command(
-    each_lab: Lab, before: str, after: str, argv: tuple[str, ...], fix: str
+    each_lab: Lab, edits: list[tuple[str, str]], argv: tuple[str, ...], flag: str, place: str
 ) -> None:
     each_lab.plain_once()
-    each_lab.write((before, after))
+    each_lab.write(*edits)
     difference = only(each_lab.explain(*argv), "jit_step")
-    assert (difference["cause"], difference["left"], difference["fix"]) == ("flag", "without", fix)
+    assert told(difference) == ("flag", "without", flag, f"leave {flag} out of {place}")
 
 
 def test_more_devices_are_proved_to_have_been_there(each_lab: Lab) -> None:
     each_lab.plain(JAX_NUM_CPU_DEVICES="4")
+    fix = "export JAX_NUM_CPU_DEVICES=4"
     difference = only(each_lab.explain(), "jit_step")
-    assert (difference["cause"], difference["left"]) == ("device", "device_count=4")
-    assert difference["fix"] == "export JAX_NUM_CPU_DEVICES=4"
-    each_lab.check_cured(difference["fix"])
+    assert told(difference) == ("device", "device_count=4", "device_count=1", fix)
+    each_lab.check_cured(fix)
 
 
 def test_another_codec_is_proved(each_lab: Lab) -> None:
     """A Python without zstandard filled the cache."""
+    if not has_modules(each_lab.python, "zstandard"):
+        pytest.skip("this Python has no zstandard")
     hidden = each_lab.home / "hidden"
     hidden.mkdir()
     (hidden / "zstandard.py").write_text("raise ImportError")
     without = f"{clean_environment(hidden)['PYTHONPATH']}:{hidden}"
     each_lab.plain(PYTHONPATH=without)
-    if not has_modules(each_lab.python, "zstandard"):
-        pytest.skip("this Python has no zstandard")
     difference = only(each_lab.explain(), "jit_step")
-    assert (difference["cause"], difference["left"]) == ("codec", "zlib")
-    assert difference["fix"] == "python -m pip uninstall zstandard"
+    assert told(difference) == ("codec", "zlib", "zstandard", "python -m pip uninstall zstandard")
     each_lab.check_cured(f"export PYTHONPATH={without}")
 
 
@@ -319,9 +313,8 @@ def test_the_flags_of_another_run_are_not_blamed_for_edits(lab: Lab) -> None:
         (row,) = (c for c in document["comparisons"] if c["module"] == module)
         assert row["compared_with"].endswith("two runs ago")
         (difference,) = row["differences"]
-        assert (difference["cause"], difference["evidence"]) == ("constant", "layer")
-        sides = difference["left"], difference["right"], difference["fix"]
-        assert sides == (left, right, None)
+        found = (difference["evidence"], *told(difference))
+        assert found == ("layer", "constant", left, right, None)
     difference = only(document, "jit_step")
     assert [place["line"] for place in difference["where"]] == [4, 10]
     edited = r"since \d\d:\d\d, main.py:4 and main.py:15 were edited"
@@ -664,9 +657,12 @@ def test_after_a_run_that_was_too_fast_to_be_written_the_cause_is_the_path_or_th
         path = f"cache path: {each_lab.cache} → none (--portable)"
         causes = {"--portable": re.escape(path), **causes}
     for option, cause in causes.items():
-        words = ("warm", *place, option, each_lab.script)
-        (module,) = json.loads(each_lab.run_cli(*words).stdout)["modules"]
+        document = json.loads(each_lab.run_cli("warm", *place, option, each_lab.script).stdout)
+        (module,) = document["modules"]
         assert re.fullmatch(cause, module["cause"])
+        # How to move the cache is said where it cannot be moved.
+        told = "fill it with --portable" in "".join(document["notes"])
+        assert told is (each_lab.is_bound and option != "--portable"), document["notes"]
 
 
 def test_another_jaxlib(lab: Lab) -> None:

@@ -2,14 +2,13 @@
 
 import json
 import re
-import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli, StepRuns
+from conftest import RunCli, StepRuns, jax_version
 from plain_jax import run_plain
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
@@ -34,23 +33,6 @@ def row_of(done: "subprocess.CompletedProcess[str]") -> str:
     assert done.returncode == 0, done.stderr
     (row,) = [line for line in done.stderr.splitlines() if line.startswith("jit_step")]
     return row
-
-
-def test_a_cache_that_cannot_be_opened_is_told_once_and_in_full(
-    run_cli: RunCli, jax_python: str, script: Any, cache: Path, tmp_path: Path
-) -> None:
-    """JAX needs filelock for a size cap, and does not install it."""
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "filelock.py").write_text("raise ImportError('hidden for a test')\n")
-    cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000", "PYTHONPATH": str(hidden)}
-    words = ("warm", "-C", cache, "--python", jax_python, str(script(PROGRAM)), "8", "1", "--all")
-    done = run_cli(*words, env=cap | {"COLUMNS": "80", "PYTHONWARNINGS": "ignore"})
-    assert done.returncode == 1, done.stderr
-    told = " ".join(done.stderr.partition(" hits · ")[2].split())
-    assert told.count("JAX could not open the cache") == 1
-    assert told.count("Please install the `filelock` package to set `jax_compilation_") == 1
-    assert told.count(f"to find the cause and the cure: jaxcache doctor -C {cache}") == 1
 
 
 def test_the_screen_says_why_each_function_was_compiled(
@@ -90,30 +72,6 @@ def test_trouble_in_finding_causes_ends_no_run(
     options = ("--portable", "-C", step_cache, "--python", each_jax_python)
     row = row_of(run_cli("warm", *options, path))
     assert row.split()[-1] != "kB", row
-
-
-def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
-    run_cli: RunCli, jax_python: str, script: Any, tmp_path: Path
-) -> None:
-    """Portable entries beside those whose keys contain the cache's path, moved elsewhere."""
-    path = script(PROGRAM)
-
-    def why(cache: str, *options: str) -> tuple[str, str]:
-        words = ("-C", tmp_path / cache, "--python", jax_python, *options, path, "8", "1")
-        done = run_cli("warm", *words, env={"COLUMNS": "200"})
-        return row_of(done), done.stderr
-
-    why("first")
-    portable, said = why("first", "--portable")
-    if portable.split()[2] == "hit":
-        pytest.skip("keys of this JAX do not contain the path")
-    assert re.search(r"cache path: \S*first → none \(--portable\)$", portable), portable
-    assert "fill it with --portable" not in said
-    shutil.copytree(tmp_path / "first", tmp_path / "second")
-    moved, said = why("second")
-    assert re.search(r"cache path: \S.* → \S*second$", moved), moved
-    assert "sha256" not in said
-    assert "to move it, fill it with --portable" in said
 
 
 # Every kind of function that compiles, on eight pretended devices.
@@ -204,10 +162,9 @@ def test_every_kind_is_accounted_for(warm: Warm, script: Any) -> None:
         assert row["trace_seconds"] > 0
         assert row["lower_seconds"] > 0
     functions = {f["function"]: f for f in cold["functions"]}
-    assert {"mapped", "gradient", "donated", "tiled"} <= set(functions)
-    kinds = {name: f["kind"] for name, f in functions.items()}
-    assert kinds["mapped"] == kinds["unchanged"] == "pmap"  # one has no operation of its own
-    assert kinds["gradient"] == "jit"
+    kinds = dict.fromkeys(("gradient", "donated", "tiled"), "jit")
+    kinds |= {"mapped": "pmap", "unchanged": "pmap"}  # one has no operation of its own
+    assert kinds.items() <= {name: f["kind"] for name, f in functions.items()}.items()
     assert [f for f in functions if "shard" in f]
     if version >= (0, 10):
         beside = functions["beside"]
@@ -238,9 +195,9 @@ def test_every_place_tells_the_same_hits_misses_and_savings(
     restored = ("ci", "restore", cache.parent / "none.jxb", "-C", cache, "--python")
     assert run_cli(*restored, each_jax_python).returncode == 0
     runs = []
-    for number in "12":
-        done = run_cli("run", "--json", "-C", cache, "--", each_jax_python, path, number)
-        document = json.loads(done.stdout)
+    for number, options in ("1", ()), ("2", ("--live",)):
+        words = ("run", "--json", "-C", cache, *options, "--", each_jax_python, path, number)
+        document = json.loads(run_cli(*words).stdout)
         assert_counts_are_jax_own(document)
         runs.append(document["summary"])
     names = ("hits", "misses", "saved_seconds")
@@ -250,6 +207,9 @@ def test_every_place_tells_the_same_hits_misses_and_savings(
     stats = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
     assert {name: stats[name] for name in names} == expected
     assert stats["hit_rate"] == stats["hits"] / (stats["hits"] + stats["misses"])
+    if jax_version(each_jax_python) >= (0, 4, 31):  # the live layer knows no older one
+        live = stats["live"]["hits_local"], stats["live"]["misses"]
+        assert live == (runs[1]["hits"], runs[1]["misses"])
     uses = jaxcache.open(cache).stats().uses
     assert uses and {name: getattr(uses, name) for name in names} == expected
     text = run_cli("stats", "-C", cache, "--prometheus").stdout
@@ -263,20 +223,6 @@ def test_every_place_tells_the_same_hits_misses_and_savings(
     assert {name.removesuffix("_seconds"): expected[name] for name in names} == {
         name: totals[name] for name in ("hits", "misses", "saved")
     }
-
-
-def test_the_totals_of_the_live_layer_are_those_of_the_ledger(
-    run_cli: RunCli, cache: Path, script: Any, jax_python: str
-) -> None:
-    for number in "12":
-        words = ("-C", cache, "--", jax_python, script(SAVING), number)
-        done = run_cli("run", "--live", "--json", *words)
-        assert_counts_are_jax_own(json.loads(done.stdout))
-    stats = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
-    live = stats["live"]
-    counts = (live["hits_local"] + live.get("hits_tier", 0), live["misses"])
-    assert counts == (stats["hits"], stats["misses"])
-    assert all(counts)
 
 
 # Where a start goes: phases that add up, agree with JAX, and name what was planted.
@@ -345,8 +291,7 @@ with open(sys.argv[1], "w") as file:
 
 def test_phases_add_up_and_name_what_is_slow(warm: Warm, script: Any, tmp_path: Path) -> None:
     path = script(SLOW)
-    told = tmp_path / "told.json"
-    trace = tmp_path / "trace.json"
+    told, trace = tmp_path / "told.json", tmp_path / "trace.json"
     cold = warm(path, str(told))["summary"]
     phases = cold["phases"]
     assert sum(phases.values()) == pytest.approx(cold["wall_seconds"], rel=1e-6)
