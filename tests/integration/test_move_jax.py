@@ -142,10 +142,6 @@ def test_portable_entries_hit_on_a_condition(
     run_workload(each_jax_python, first, tmp_path, **none)
     portable = len(list(first.glob("*-cache"))) - bound
     assert run_cli("export", bundle, "-C", first).returncode == 0
-    condition = (
-        "set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the program starts, or start it "
-        "with jaxcache run --portable: "
-    )
     pushed = run_cli("push", tmp_path / "pushed", "-C", first)
     for place, setting, told, hits in (
         ("plain", {}, (0, bound, portable), 0),
@@ -165,28 +161,22 @@ def test_portable_entries_hit_on_a_condition(
             continue
         assert tuple(document["outlook"].values()) == told
         assert moved["cache_hits"] == hits
-        says(done.stderr)
-        # What must be set comes first, then what hits with it and without.
-        first_line = next(line for line in done.stderr.splitlines() if "machine code" not in line)
-        outcome = f"{portable if place == 'plain' else 0} of {bound + portable} will hit here with "
-        assert (f", {portable} unknown (who filled it did not" in first_line) == (place != "plain")
-        assert first_line.startswith((condition + "then " if place == "plain" else "") + outcome)
-        without = f"; as things are set now, none will hit. {bound} will miss either way: keys"
-        assert (without in first_line) == (place == "plain")
+        whole = bound + portable
         rows = [line.split("\t") for line in done.stdout.splitlines()]
         assert all(why for _, outlook, _, why in rows if outlook in ("miss", "if set"))
         reason = "needs JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none"
         missed = sum((outlook, why) == ("if set", reason) for _, outlook, _, why in rows)
         assert missed == (portable if place == "plain" else 0)
-        says(pushed.stderr)
-        if place == "plain":
+        assert says(pushed.stderr, f": without it {portable} of {whole} will miss at another path")
+        if place == "portable":
+            assert says(done.stderr, f", {portable} unknown (who filled it did not")
+        else:
+            # What must be set comes first, then what hits with it and without.
+            then = f"then {portable} of {whole} will hit here with "
+            assert says(done.stderr, f"{reason[6:]} before …: {then}…; …. {bound} will miss either")
             restored = run_cli("ci", "restore", bundle, "-C", tmp_path / "restored", *words[4:])
-            assert says(restored.stderr, f"without it {portable} of {bound + portable} will miss")
+            assert says(restored.stderr, f"without it {portable} of {whole} will miss")
             assert run_workload(each_jax_python, tmp_path / "restored", tmp_path)["cache_hits"] == 0
             command = ("--", each_jax_python, WORKLOAD, "bundle", tmp_path / "restored")
             ran = run_cli("run", "--portable", "--json", "-C", tmp_path / "restored", *command)
             assert json.loads(ran.stdout)["summary"]["hits"] >= portable
-        assert pushed.stderr.startswith(
-            f"{condition}without it {portable} of {bound + portable} will miss at another path. "
-            f"{bound} will miss either way: "
-        )
