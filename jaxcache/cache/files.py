@@ -404,27 +404,19 @@ def new_atime(file: str, used_ns: int, *, mtime_ns: int | None = None) -> NewFil
     return NewFile(name, [stamp], mtime_ns) if name else None
 
 
-def write_atime(store: Store, file: str, used_ns: int, *, replace: bool = False) -> bool:
+def write_atime(store: Store, file: str, used_ns: int, *, replace: bool = False) -> None:
     """Date an entry that is there, or about to be written.
 
     Args:
         file: the entry; one without suffix has no date.
         replace: overwrite the date that is there.
 
-    Returns:
-        Whether it was written.
-
     Raises:
         StoreError
     """
-    new = new_atime(file, used_ns)
-    if new is None:
-        return False
-    try:
-        store.write(new.name, new.chunks, replace=replace)
-    except ExistsError:
-        return False
-    return True
+    if new := new_atime(file, used_ns):
+        with contextlib.suppress(ExistsError):
+            store.write(new.name, new.chunks, replace=replace)
 
 
 def remove_entry(store: Store, entry: FileInfo) -> bool:
