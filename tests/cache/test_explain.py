@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import CORPUS, GiveAway
 
-from jaxcache.cache.explain.answer import choose
+from jaxcache.cache.explain.answer import choose, is_unstable, proved_by_undoing
 from jaxcache.cache.explain.parts import compare
 from jaxcache.cache.explain.past import Past, changed_lines, find_edits
 from jaxcache.cache.explain.sides import (
@@ -27,8 +27,18 @@ from jaxcache.cache.explain.sides import (
 from jaxcache.cache.ledger.record import COMPILE, SKETCH, Event
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.write import append, compact
+from jaxcache.core.compile_event import UndonePart
+from jaxcache.core.layers import ELIDED, LAYERS
+from jaxcache.core.names import XLA_CACHES
 from jaxcache.core.runs import CompileRow, Run
-from jaxcache.core.sketch import PassedArgument, Sketch, SketchedLine, make_sketch, read_sketch
+from jaxcache.core.sketch import (
+    PassedArgument,
+    Sketch,
+    SketchedArgument,
+    SketchedLine,
+    make_sketch,
+    read_sketch,
+)
 from jaxcache.entry.contents import Device
 from jaxcache.store import open_store
 from tools.explain_changes.changes import CODE, Change, Edit, apply
@@ -92,6 +102,19 @@ def test_which_earlier_compile_is_chosen() -> None:
     # A function of that name in another file is another one.
     elsewhere = run(1, row(1, file="other.py", definition="e" * 8))
     assert chosen(run(2, row(2)), elsewhere) is None
+    # A file that moved is no longer where it was.
+    moved = run(1, row(1, file="/old/main.py"))
+    assert chosen(run(2, row(2)), moved) == 1
+    assert chosen(run(2, row(2), sources={"main.py": "1", "/old/main.py": "2"}), moved) == 1
+    edited = run(1, row(1, file="/old/main.py", definition="e" * 8))
+    assert chosen(run(2, row(2)), edited) == 1
+    assert chosen(run(2, row(2), sources={"main.py": "1", "/old/main.py": "2"}), edited) is None
+    # An operation of JAX's own has no line; a gradient is no other form of its function.
+    assert chosen(run(2, row(2, kind="eager")), run(1, row(1, kind="eager"))) == 1
+    assert (
+        chosen(run(2, row(2, kind="eager", module="jit_b")), run(1, row(1, kind="eager"))) is None
+    )
+    assert chosen(run(2, row(2, kind="transpose")), run(1, row(1))) is None
     # An entry that is gone takes no partner from another lambda.
     gone, edited = row(1, definition="1" * 8), row(2, definition="2" * 8)
     assert chosen(run(2, gone, row(3, definition="3" * 8)), run(1, gone, edited)) == 2
@@ -105,6 +128,56 @@ def test_the_run_that_differs_less_comes_before_a_newer_one() -> None:
     assert chosen(run(3, row(3, **AA)), other, run(1, row(1, **AA))) == 1
     other = run(2, row(2), xla_flags=("--xla_b",))
     assert chosen(run(3, row(3), xla_flags=("--xla_a",)), other, run(1, row(1))) == 1
+
+
+CALL = {"call_file": "main.py", "call": "c"}
+
+
+@pytest.mark.parametrize(
+    ("nearer", "farther"),
+    [
+        ({"process": 1}, {"module": "jit_other"}),
+        ({"module": "jit_other"}, {"definition": "e" * 8}),
+        ({"definition": "e" * 8}, {"call": "d"}),
+        ({"call": "d"}, {"signature": "bb"}),
+        ({"signature": "bb"}, {"file": "/old/main.py"}),
+    ],
+)
+def test_what_makes_two_compiles_of_a_run_less_alike(nearer: Facts, farther: Facts) -> None:
+    alike = AA | CALL
+    old = run(1, row(1, **(alike | farther)), row(2, **(alike | nearer)))
+    assert chosen(run(2, row(3, **alike)), old) == 2
+    old = run(1, row(1, **(alike | nearer)), row(2, **(alike | farther)))
+    assert chosen(run(2, row(3, **alike)), old) == 1
+
+
+def test_a_function_that_has_only_another_name_is_found_by_its_program() -> None:
+    old = run(1, row(1, module="jit_other", definition="e" * 8))
+    now = run(2, row(2))
+
+    def pairs(layers: dict[str, str]) -> int:
+        both = {key(1): Sketch(layers=layers), key(2): Sketch(layers={"": "b", "names": "same"})}
+        known = {k: Compile("jit_step", k, sketch=s) for k, s in both.items()}
+        return len(choose(now.rows, now, [old], lambda r: known[r.key]))
+
+    assert pairs({"": "a", "names": "same"}) == 1
+    assert pairs({"": "a", "names": "a"}) == 0
+
+
+def test_a_place_with_another_key_in_each_of_three_runs_is_unstable() -> None:
+    olds = [run(n, row(n)) for n in (2, 1)]
+
+    def unstable(new: Run, *history: Run) -> bool:
+        return is_unstable(new.rows[0], new, history)
+
+    assert unstable(run(3, row(3)), *olds)
+    assert not unstable(run(3, row(3)), olds[0])
+    assert not unstable(run(3, row(3)), olds[0], run(1, row(2)))
+    assert not unstable(run(3, row(3)), olds[0], run(1, row(1, **HIT)))
+    assert not unstable(run(3, row(3)), olds[0], run(1, row(1), row(9)))
+    assert not unstable(run(3, row(3), row(9)), *olds)
+    assert not unstable(run(3, row(3), sources={}), *(old._replace(sources={}) for old in olds))
+    assert not unstable(run(3, row(3)), olds[0], run(1, row(1), argv=("main.py", "--other")))
 
 
 def test_the_same_computation_comes_before_the_order() -> None:
@@ -231,6 +304,65 @@ def test_the_parts_of_a_key_are_named(
     evidence = "in-part" if len(found) > 1 else "proved" if len(parts) == 1 else "observed"
     if named[0][0] != "jax-version":
         assert {str(d.evidence) for d in found} == {evidence}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "variable", "flags", "fix"),
+    [
+        (4, 1, None, "--a", f"export XLA_FLAGS='--a {FOUR}'"),
+        (1, 4, None, f"{FOUR} --a", "export XLA_FLAGS=--a"),
+        (1, 4, None, FOUR, "unset XLA_FLAGS"),
+        (1, 4, None, "--a", None),  # code has set it
+        (2, 4, "4", "", "export JAX_NUM_CPU_DEVICES=2"),
+        (1, 4, "4", "", "unset JAX_NUM_CPU_DEVICES"),
+        (2, 4, "3", "", None),
+    ],
+)
+def test_the_number_of_devices_is_restored_where_it_was_set(
+    monkeypatch: pytest.MonkeyPatch,
+    before: int,
+    now: int,
+    variable: str | None,
+    flags: str,
+    fix: str | None,
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
+    if variable:
+        monkeypatch.setenv("JAX_NUM_CPU_DEVICES", variable)
+    left, right = (
+        Compile("jit_f", side, {DEVICES: side}, device_count=count)
+        for side, count in (("a", before), ("b", now))
+    )
+    past = Past(*(run(n, machine={"device_count": n}) for n in (before, now)))
+    (difference,) = compare(left, right, past=past)
+    sides = f"device_count={before}", f"device_count={now}"
+    assert (difference.left, difference.right, difference.fix) == (*sides, fix)
+
+
+@pytest.mark.parametrize(
+    ("part", "fix"),
+    [
+        (UndonePart("codec", "", "zlib", "zstandard"), "python -m pip install zstandard"),
+        (UndonePart("codec", "", "zstandard", "zlib"), "python -m pip uninstall zstandard"),
+        (UndonePart("path", "", "/b", ""), f"export {XLA_CACHES.upper()}=none"),
+        (UndonePart("path", "", "", "/a"), "leave out --portable"),
+        (UndonePart("path", "", "/b", "/a"), "ln -s /b /a && export JAX_COMPILATION_CACHE_DIR=/a"),
+        (UndonePart("flag", "XLA_FLAGS", "--a", "", ""), "unset XLA_FLAGS"),
+        (UndonePart("flag", "argv", "--a", ""), "leave --a out of the arguments"),
+        (UndonePart("option", "compiler_options", "a=1", ""), "leave a=1 out of compiler_options"),
+        (UndonePart("setting", "JAX_A", "1", "0", "0"), "export JAX_A=0"),
+        (UndonePart("devices", "", "4", "2"), "let the program have 2 of them"),
+    ],
+)
+def test_a_part_of_a_key_that_was_undone_is_told_with_what_undoes_it(
+    part: UndonePart, fix: str
+) -> None:
+    """A cure promises a hit: none where several parts bring it together."""
+    (difference,) = proved_by_undoing(Compile("jit_f", "a", undone=(part,)))
+    assert (difference.fix, difference.evidence) == (fix, "proved")
+    both = [*proved_by_undoing(Compile("jit_f", "a", undone=(part, part)))]
+    assert [(d.fix, d.evidence) for d in both] == [(None, "in-part")] * 2
 
 
 def test_where_nothing_differs_the_record_decides_what_is_said() -> None:
@@ -405,6 +537,52 @@ def test_padding_is_advised_where_only_the_shape_differs(steps: str, devices: st
     (shape,) = (d for d in differences if d.cause is Cause.ARGUMENT_SHAPE)
     assert len(differences) == 1 + (steps == "2") + (devices == "2")
     assert (shape.fix is None) is (len(differences) > 1)
+
+
+def call(*arguments: tuple[str, str], weak: bool = False, **facts: Any) -> Facts:
+    """A call with these arguments, as its sketch has them."""
+    return {"passed": tuple(PassedArgument(*a, weak) for a in arguments), **facts}
+
+
+X64, PRNG = "jax_enable_x64", "jax_default_prng_impl"
+
+
+def set_to(argument: tuple[str, str], setting: str, value: object) -> Facts:
+    return call(argument, config={setting: value})
+
+
+def used(name: str, type_: str, sharding: str = "") -> Facts:
+    return {"arguments": (SketchedArgument(name, type_, sharding),)}
+
+
+X, Y, F64 = ("x", "f32[8]"), ("y", "i4[]"), ("x", "f64[8]")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (call(X, Y), call(Y), "other arguments: x → none"),
+        (call(X, Y), call(Y, X), "order of arguments: x and y → y and x"),
+        (
+            call(X),
+            call(("x", "bf16[2]")),
+            "shape and dtype of argument x: float32[8] → bfloat16[2]",
+        ),
+        (call(X), call(X, weak=True), "weak type of argument x: float32[8] → float32[8] (weak)"),
+        (call(static={"n": "2"}), call(static={"n": "3"}), "static n: n=2 → n=3"),
+        (set_to(X, X64, False), set_to(F64, X64, True), f"{X64}: {X64}=False → {X64}=True"),
+        (
+            set_to(X, PRNG, "a"),
+            set_to(F64, PRNG, "b"),
+            "dtype of argument x: float32[8] → float64[8]",
+        ),
+        (used(*X), used(*X, "{2}"), "sharding of x: none → {2}"),
+    ],
+)
+def test_what_differs_between_two_calls(old: Facts, new: Facts, told: str) -> None:
+    (difference,) = differ(*(Sketch(results=("f64[8]",), **facts) for facts in (old, new)))
+    assert f"{difference.title}: {difference.left} → {difference.right}" == told
+    assert difference.evidence == "observed"
 
 
 def test_an_edit_is_named_before_the_line_of_a_library_that_computes_something_else() -> None:
@@ -600,6 +778,50 @@ def test_arguments_tell_names_types_shardings_and_donations() -> None:
     for old, new, sides in ((sketch(), kept, ("w", "none")), (kept, sketch(), ("none", "w"))):
         (difference,) = differ(old, new)
         assert (difference.cause, difference.left, difference.right) == (Cause.DONATION, *sides)
+
+
+@pytest.mark.parametrize(
+    ("layer", "titles", "titles_if_rewired"),
+    [
+        ("", ["another program"], ["another program"]),
+        ("names", ["names"], ["names"]),
+        ("precision", ["precision"], ["precision"]),
+        ("sharding", ["sharding"], ["sharding"]),
+        ("donation", ["donated arguments"], ["donated arguments"]),
+        ("constants", ["array constant"], ["order of operations"]),
+        ("names+order", ["order of operations"], ["order of operations"]),
+        ("names+order+arguments", ["order of arguments"], ["order of arguments"]),
+        (
+            "names+order+arguments+constants",
+            ["array constant", "order of arguments"],
+            ["order of operations", "order of arguments"],
+        ),
+    ],
+)
+def test_programs_that_are_equal_without_some_layers_differ_in_these(
+    layer: str, titles: list[str], titles_if_rewired: list[str]
+) -> None:
+    old, new = (
+        replace(sketch(), layers=dict.fromkeys(LAYERS, side) | {layer: "same"}) for side in "ab"
+    )
+    differences = differ(old, new)
+    assert [d.title for d in differences] == titles
+    assert {d.evidence for d in differences} == {"layer" if layer else "unknown"}
+    rewired = replace(new, lines=(replace(new.lines[0], wiring="other"),))
+    assert [d.title for d in differ(old, rewired)] == titles_if_rewired
+
+
+def test_equal_programs_with_other_keys_differ_in_what_is_not_in_the_digests() -> None:
+    """A large array is elided; a setting puts lines of the source into keys."""
+    with_array = replace(sketch(), layers={"": "same", ELIDED: "1"})
+    (difference,) = differ(with_array, with_array)
+    assert (difference.cause, difference.title) == (Cause.CONSTANT, "array constant")
+    config = {"jax_compilation_cache_include_metadata_in_key": True}
+    old = replace(sketch(), layers={"": "same"}, config=config)
+    (difference,) = differ(old, replace(old, lines=(replace(old.lines[0], line=9),)))
+    assert difference.cause is Cause.SOURCE_LINES
+    assert (difference.left, difference.right) == ("/u/train.py:7", "/u/train.py:9")
+    assert [str(place) for place in difference.where] == ["train.py:9 in `step`"]
 
 
 @pytest.mark.parametrize(
