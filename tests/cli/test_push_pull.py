@@ -25,6 +25,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.entry.codec import seal_entry
 from jaxcache.store import open_store
+from jaxcache.store.object import retry
 
 ENTRIES = 7
 
@@ -247,8 +248,6 @@ def test_odd_names_travel(run_cli: RunCli, local: Path, bucket: str, here: Path)
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An object is too slow after seconds, at less than 200 bytes."""
-    from jaxcache.store.object import retry
-
     monkeypatch.setattr(retry, "SPEED_SECONDS", 2.0)
     monkeypatch.setattr(retry, "SLOWEST_BYTES", 200)
 
@@ -274,8 +273,6 @@ def test_a_bucket_of_slow_objects_is_given_up(
     run_cli: RunCli, remote: str, s3: Proxy, monkeypatch: pytest.MonkeyPatch, line: str, code: int
 ) -> None:
     """A job of CI goes on without its cache."""
-    from jaxcache.store.object import retry
-
     monkeypatch.setattr(retry, "SLOW_OBJECTS", 3)
     s3.fault = lambda seen: "drip" if seen.verb == "get" else None
     done = run_cli(*line.format(remote).split())

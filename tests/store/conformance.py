@@ -27,11 +27,6 @@ class StoreConformance:
         """An empty, writable store."""
         raise NotImplementedError
 
-    def test_an_empty_store_lists_nothing(self, store: Store) -> None:
-        assert list(store.list()) == []
-        assert list(store.list("directory")) == []
-        assert list(store.walk("directory")) == []
-
     def test_what_was_written_is_read_listed_and_looked_at(self, store: Store) -> None:
         written = store.write("a-cache", [b"one", b"", b"two"])
         assert store.read("a-cache", limit=100) == b"onetwo"
@@ -47,10 +42,6 @@ class StoreConformance:
         assert (listed.name, listed.type, listed.size_bytes) == ("a-cache", "file", 6)
         assert same_file(listed, written)
         assert same_file(store.info("a-cache"), written)
-
-    def test_a_write_keeps_the_time_it_is_given(self, store: Store) -> None:
-        store.write("a", [b"x"], mtime_ns=1_600_000_000_000_000_000)
-        assert store.info("a").mtime_ns == 1_600_000_000_000_000_000
 
     def test_a_write_replaces_or_refuses(self, store: Store) -> None:
         store.write("a", [b"old"])
@@ -122,11 +113,9 @@ class StoreConformance:
     def test_many_starts_at_once_with_failures_in_their_place(self, store: Store) -> None:
         store.write("a", [b"first"])
         store.write("directory/b", [b"second"])
-        found = list(store.read_many(["a", "gone", "directory/b", "../a", "nul\0"], limit=3))
-        assert found[0] == b"fir"
-        assert isinstance(found[1], MissingError)
-        assert found[2] == b"sec"
-        assert all(isinstance(f, BadNameError) for f in found[3:])
+        found = store.read_many(["a", "gone", "directory/b", "../a", "nul\0"], limit=3)
+        expected = [b"fir", MissingError, b"sec", BadNameError, BadNameError]
+        assert [f if isinstance(f, bytes) else type(f) for f in found] == expected
 
     def test_a_rewrite_keeps_the_times_and_swaps_under_its_guard(self, store: Store) -> None:
         seen = store.write("a", [b"old"], mtime_ns=1_600_000_000_000_000_000)
@@ -142,7 +131,8 @@ class StoreConformance:
         assert during == [b"old", b"newer"]
         now = store.info("a")
         assert same_file(now, written)
-        assert (now.mtime_ns, now.mode, now.owner) == (seen.mtime_ns, seen.mode, seen.owner)
+        assert (now.mode, now.owner) == (seen.mode, seen.owner)
+        assert now.mtime_ns == seen.mtime_ns == 1_600_000_000_000_000_000
 
     def test_a_rewrite_spares_a_file_that_has_changed(self, store: Store) -> None:
         seen = store.write("a", [b"one"])
@@ -168,6 +158,7 @@ class StoreConformance:
         assert not store.delete_abandoned(f"{TEMP_PREFIX}gone")
 
     def test_directories(self, store: Store) -> None:
+        assert [*store.list(), *store.list("directory"), *store.walk("directory")] == []
         store.write("directory/inner/x", [b"1"])
         store.write("directory/y", [b"22"])
         assert {(i.name, i.type) for i in store.list()} == {("directory", "dir")}
@@ -203,10 +194,9 @@ class StoreConformance:
         store.rename("a", "directory/b", replace=True)
         assert store.read("directory/b", limit=9) == b"two"
         assert [i.name for i in store.list()] == ["directory"]
-        with pytest.raises(MissingError):
-            store.rename("gone", "c")
-        with pytest.raises(MissingError):
-            store.rename("gone", "directory/b", replace=True)
+        for new, replace in (("c", False), ("directory/b", True)):
+            with pytest.raises(MissingError):
+                store.rename("gone", new, replace=replace)
 
     def test_a_name_that_is_held_is_not_abandoned(self, store: Store) -> None:
         name = f"directory/{TEMP_PREFIX}held"
@@ -216,15 +206,9 @@ class StoreConformance:
             assert not store.delete_abandoned(name)
         assert list(store.walk("directory")) == []
 
-    def test_missing(self, store: Store) -> None:
-        with pytest.raises(MissingError):
-            store.read("gone", limit=1)
-        with pytest.raises(MissingError):
-            store.open("gone")
-        with pytest.raises(MissingError):
-            store.info("gone")
-
-    def test_no_name_leaves_the_root(self, store: Store) -> None:
+    def test_no_name_leaves_the_root_and_one_that_is_not_there_is_missing(
+        self, store: Store
+    ) -> None:
         attempts: list[Callable[[str], object]] = [
             lambda name: store.read(name, limit=1),
             lambda name: store.open(name),
@@ -239,6 +223,9 @@ class StoreConformance:
             for attempt in attempts:
                 with pytest.raises(BadNameError):
                     attempt(name)
+        for read in attempts[:3]:
+            with pytest.raises(MissingError):
+                read("gone")
 
     def test_the_lock_is_let_go_and_can_be_taken_again(self, store: Store) -> None:
         for _ in range(2):
