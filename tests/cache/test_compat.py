@@ -134,13 +134,8 @@ def test_what_differs_misses_and_is_named(
 
 def test_the_ledger_knows_the_version_where_no_jax_was_asked() -> None:
     moved = replace(CPU, written_in_cache_dir="/there", like_jaxlib=None)
-
-    def outlook(version: str) -> ForecastOutcome:
-        event = Event(KEY, "compile", 1, {"jax_version": version})
-        return told(moved, None, ledger=(event,)).outlook
-
-    assert outlook("0.10.2") is MISS
-    assert outlook("0.12.0") is UNKNOWN
+    for version, outlook in (("0.10.2", MISS), ("0.12.0", UNKNOWN)):
+        assert told(moved, None, **recorded(jax_version=version)).outlook is outlook
 
 
 TWO, PAIR = {"device_count": 2}, {"process_count": 2}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from acting import act, acts_on, says
 from conftest import RunCli, clean_environment, first_file
+from processes import sh
 
 from jaxcache.layouts.torch.doctor import diagnose
 
@@ -63,14 +63,8 @@ def test_a_temporary_directory(run_cli: RunCli, torch_cache: Path, tmp_path: Pat
     says(fix)
     home = tmp_path / "home"
     shell = f"{fix} && exec {sys.executable} -m jaxcache doctor --layout torch --json"
-    done = subprocess.run(
-        shell,
-        shell=True,
-        env=clean_environment(home) | env | {"TMPDIR": str(tmp_path / "temporary")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    temporary = {"TMPDIR": str(tmp_path / "temporary")}
+    done = sh(["sh", "-c", shell], env=clean_environment(home) | env | temporary)
     document = json.loads(done.stdout)
     assert document["cache_dir"] == str(home / ".cache" / "torchinductor")
 
@@ -109,12 +103,8 @@ def test_kernels_of_two_compilers(run_cli: RunCli, torch_cache: Path, tmp_path: 
 
 
 def test_what_a_run_met_is_found(torch_cache: Path) -> None:
-    refused = Counter(
-        {
-            ("bypassed", "Unsupported autograd_function_apply"): 2,
-            ("off", "fx_graph_cache = False"): 1,
-        }
-    )
+    bypassed = ("bypassed", "Unsupported autograd_function_apply")
+    refused = Counter([bypassed, bypassed, ("off", "fx_graph_cache = False")])
     found = {f.trap: f for f in diagnose(str(torch_cache), {}, refused).findings}
     assert "2 graphs bypassed a cache: Unsupported" in found["bypassed"].seen
     assert "ALLOW_CUSTOM_AUTOGRAD" in found["bypassed"].fix
