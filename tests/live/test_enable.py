@@ -109,7 +109,13 @@ print(json.dumps(enabled.kept))
     assert not (tmp_path / "other").exists()
 
 
-def test_an_unusable_home_is_replaced_with_one_warning(run_live: RunLive, tmp_path: Path) -> None:
+NO_ACCOUNT = "import pwd\npwd.getpwuid = {}.__getitem__\n"
+
+
+@pytest.mark.parametrize("has_account", [True, False])
+def test_an_unusable_home_is_replaced_with_one_warning(
+    run_live: RunLive, tmp_path: Path, has_account: bool
+) -> None:
     script = """
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -124,35 +130,20 @@ for wrong in ({"max_size": "much"}, {"cache_dir": "/proc/none/jax"}, {"maxsize":
     except jaxcache.ConfigError as error:
         print(error)
 """
-    env = FREE | {"XDG_CACHE_HOME": "/proc/none", "TMPDIR": str(tmp_path)}
-    ran = run_live(START + script + PROGRAM, **env)
-    fallback = tmp_path / f"jaxcache-{os.getuid()}"
-    warned, *errors, _ = ran.out.splitlines()
-    assert warned.startswith("jaxcache: cannot use /proc/none/jax (")
-    assert warned.endswith(f"; {fallback} is used, set cache_dir")
-    assert len(errors) == 3
-    assert errors[0].startswith("enable(): max-size = 'much': write 500MB")
-    assert errors[1].startswith("cannot use /proc/none/jax as the cache: ")
-    assert errors[2].endswith("maxsize is not a setting; did you mean max-size?")
-    assert fallback.stat().st_mode & 0o777 == 0o700
-    assert entries(fallback)
-
-
-def test_without_a_home_no_directory_of_its_name_is_used(run_live: RunLive, tmp_path: Path) -> None:
-    script = """
-import os, pwd
-def no_account(uid):
-    raise KeyError(uid)
-pwd.getpwuid = no_account
-import jaxcache
-print(jaxcache.enable().cache_dir)
-"""
     (tmp_path / "~" / ".cache" / "jax").mkdir(parents=True)
-    env = FREE | {"HOME": None, "XDG_CACHE_HOME": None, "TMPDIR": str(tmp_path)}
-    ran = run_live(script + PROGRAM, **env)
+    before, env, said = "", {"XDG_CACHE_HOME": "/proc/none"}, "/proc/none/jax ("
+    if not has_account:
+        before, env = NO_ACCOUNT, {"HOME": None, "XDG_CACHE_HOME": None}
+        said = "~/.cache/jax (no home directory is known)"
+    ran = run_live(before + START + script + PROGRAM, TMPDIR=str(tmp_path), **FREE | env)
     fallback = tmp_path / f"jaxcache-{os.getuid()}"
-    assert ran.out.splitlines()[0] == str(fallback)
-    assert "cannot use ~/.cache/jax (no home directory is known)" in ran.err
+    warned, wrong_size, wrong_directory, wrong_name, _ = ran.out.splitlines()
+    assert warned.startswith(f"jaxcache: cannot use {said}")
+    assert warned.endswith(f"; {fallback} is used, set cache_dir")
+    assert wrong_size.startswith("enable(): max-size = 'much': write 500MB")
+    assert wrong_directory.startswith("cannot use /proc/none/jax as the cache: ")
+    assert wrong_name.endswith("maxsize is not a setting; did you mean max-size?")
+    assert fallback.stat().st_mode & 0o777 == 0o700
     assert entries(fallback) and not entries(tmp_path / "~" / ".cache" / "jax")
 
 

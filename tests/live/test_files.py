@@ -1,5 +1,6 @@
 """The layer follows no link below a cache's ``.jaxcache``: nothing is changed behind one."""
 
+import contextlib
 import os
 import shutil
 import time
@@ -67,20 +68,13 @@ def use_everything(root: str) -> None:
     """Call what touches ``.jaxcache``, as a program does that goes on whatever fails."""
     settings = {"max-size": 1, "max-entries": 1, "unused-for": None, "policy": "lru"}
 
-    def log() -> None:
-        uses = UseLog(root, {})
-        uses.hit(KEY)
-        uses.flush()
-
-    def load() -> None:
-        loading = Loading(root)
-        loading.begin(KEY)
-        loading.close()
-
+    uses, loading = UseLog(root, {}), Loading(root)
+    uses.hit(KEY)
     for call in (
         lambda: find_dead(root),
-        load,
-        log,
+        lambda: loading.begin(KEY),
+        loading.close,
+        uses.flush,
         lambda: write_last_run(root, "0" * 16, LastRun([], (Load(KEY, b"", (0,), True),))),
         lambda: read_last_run(root, "0" * 16),
         lambda: forget_runs_with(root, {KEY}),
@@ -89,10 +83,8 @@ def use_everything(root: str) -> None:
         lambda: quarantine_entry(root, KEY),
         lambda: Evictor(root, settings, Counters(), print).evict(),
     ):
-        try:
+        with contextlib.suppress(OSError):
             call()
-        except OSError:
-            continue
 
 
 @pytest.mark.parametrize("link", LINKS)

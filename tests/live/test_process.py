@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import REPOSITORY, RunCli
@@ -21,17 +22,20 @@ def counted() -> Counters:
 
 
 def test_the_text_format_has_every_counter_with_help_and_type() -> None:
-    text = text_format(counted()).decode()
+    counters = counted()
+    counters.add("read_bytes", 12_345_678_901_234)
+    text = text_format(counters).decode()
     for name in (*COUNTERS, *SUMS):
         full = f"jaxcache_live_{name}_total"
         assert f"# HELP {full} " in text
         assert f"# TYPE {full} counter\n{full} " in text
-    assert "jaxcache_live_hits_local_total 3\n" in text
-    assert "jaxcache_live_compile_seconds_total 1.25\n" in text
-    counters = Counters()
-    counters.add("read_bytes", 12_345_678_901_234)
-    assert "jaxcache_live_read_bytes_total 12345678901234\n" in text_format(counters).decode()
-    assert 'tier_hits_total{tier="s3://a/\\"b\\"\\\\c"} 1\n' in text
+    samples = {line.removeprefix("jaxcache_live_") for line in text.splitlines()}
+    assert samples >= {
+        "hits_local_total 3",
+        "compile_seconds_total 1.25",
+        "read_bytes_total 12345678901234",
+        'tier_hits_total{tier="s3://a/\\"b\\"\\\\c"} 1',
+    }
 
 
 def test_the_documented_counters_exist() -> None:
@@ -60,32 +64,22 @@ def test_the_closing_line_has_what_is_not_zero() -> None:
     )
 
 
-class Listener:
-    """Receives events as ``jax.monitoring`` does."""
-
-    def __init__(self) -> None:
-        self.events: list[object] = []
-
-    def record_event(self, name: str) -> None:
-        self.events.append(name)
-        raise RuntimeError("a listener of the user's")
-
-    def record_event_duration_secs(self, name: str, seconds: float) -> None:
-        self.events.append((name, seconds))
-        raise RuntimeError("a listener of the user's")
-
-
 def test_counts_are_events_of_jax_and_its_listeners_stop_nobody() -> None:
-    listener = Listener()
+    events: list[tuple[object, ...]] = []
+
+    def listen(*event: object) -> None:
+        events.append(event)
+        raise RuntimeError("a listener of the user's")
+
     counters = Counters()
     counters.count("misses")  # before jax is imported
-    counters.tell(listener)
+    monitoring = {"record_event": listen, "record_event_duration_secs": listen}
+    counters.tell(SimpleNamespace(**monitoring))
     counters.count("misses")
     counters.add("miss_seconds", 0.5)
     counters.add("read_bytes", 7)
     assert counters.snapshot() == {"misses": 2, "miss_seconds": 0.5, "read_bytes": 7}
-    prefix = "/jaxcache/live/"
-    assert listener.events == [f"{prefix}misses", (f"{prefix}miss_seconds", 0.5)]
+    assert events == [("/jaxcache/live/misses",), ("/jaxcache/live/miss_seconds", 0.5)]
     counters.reset()
     assert counters.snapshot() == {}
 

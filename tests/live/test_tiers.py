@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import io
 import json
 import shutil
 import time
@@ -24,7 +23,7 @@ from jaxcache.cache.trust import (
     read_private_key,
     write_signatures,
 )
-from jaxcache.entry.decode import read_payload
+from jaxcache.live.frame import decode
 from jaxcache.store import open_store
 from live.conftest import DEFINITIONS, PORTABLE, PROGRAM, RunLive, entries
 
@@ -75,23 +74,22 @@ def test_the_second_machine_hits_what_the_first_has_compiled(
 ) -> None:
     shared = tmp_path / "nfs"
     program = f"""
-tiers = [{str(shared)!r}, {bucket!r}]
-result["first"] = on({str(tmp_path / "one")!r}, tiers)
+directory, tiers = {str(tmp_path)!r}, [{str(shared)!r}, {bucket!r}]
+result["first"] = on(directory + "/one", tiers)
 result["left"] = leave()
-result["second"] = on({str(tmp_path / "two")!r}, [{bucket!r}])
+result["second"] = on(directory + "/two", tiers[1:])
 leave()
-result["third"] = on({str(tmp_path / "three")!r}, tiers, prefetch=False)
-leave()
-result["local"] = on({str(tmp_path / "three")!r}, tiers, prefetch=False)
+for machine in ("third", "local"):
+    result[machine] = on(directory + "/three", tiers, prefetch=False)
+    leave()
 """
     told = run_live(MACHINES + program, **FREE).result
     number = len(entries(tmp_path / "one"))
-    assert told["first"]["written"] == number
-    assert told["left"]["uploaded"] == 2 * number
-    for machine in ("second", "third"):
-        assert told[machine]["values"] == told["first"]["values"]
-        assert "misses" not in told[machine]
-        assert told[machine]["hits"] == number
+    assert (told["first"]["written"], told["left"]["uploaded"]) == (number, 2 * number)
+    for machine in ("second", "third", "local"):
+        ran = told[machine]
+        assert (ran["values"], ran["hits"]) == (told["first"]["values"], number)
+        assert "misses" not in ran
     assert told["local"]["hits_local"] == number
     assert told["second"].get("prefetched", 0) > 0
     assert len(entries(shared)) == len(entries(tmp_path / "two")) == number
@@ -120,9 +118,8 @@ result["segments"] = [i.name for i in bucket.list(".jaxcache/ledger")]
     assert len(ran["segments"]) == 1  # of this client and day
     assert ran["again"]["hits_local"] == number
     found = told(run_cli, "ls", "-C", bucket)["entries"]
-    assert {e["file"] for e in found} == set(ran["entries"])
-    assert {e["last_used_from"] for e in found} == {"ledger"}
-    assert all(e["compile_seconds"] % 1 for e in found)
+    facts = {(e["file"], e["last_used_from"]) for e in found if e["compile_seconds"] % 1}
+    assert facts == {(file, "ledger") for file in ran["entries"]}
     uses = told(run_cli, "stats", "-C", bucket)
     assert (uses["hits"], uses["misses"]) == (number, number)
 
@@ -182,9 +179,7 @@ result["after"] = on(directory + "/after", filled, **limits)
         ran = told[how]
         assert ran["values"] == told["first"]["values"], how
         assert (ran["written"], ran.get("hits_tier", 0)) == (number, 0), how
-        assert (
-            ran.get("miss_seconds", 0.0) < _NEVER_SECONDS and ran["flushed_in"] < _NEVER_SECONDS
-        ), how
+        assert max(ran.get("miss_seconds", 0.0), ran["flushed_in"]) < _NEVER_SECONDS, how
         # Nothing of what could not be uploaded is forgotten.
         assert ran["waiting"] + ran.get("uploaded", 0) >= number, how
         if how in ("down", "black hole", "full"):
@@ -282,23 +277,20 @@ def test_a_bucket_of_jax_is_a_tier(run_live: RunLive, bucket: str, tmp_path: Pat
 
 def test_only_signed_entries_are_taken(run_live: RunLive, tmp_path: Path) -> None:
     """What nobody has signed is not even decoded."""
-    key = generate_key(tmp_path / "key")
-    stranger = tmp_path / "stranger"
-    generate_key(stranger)
-    add_trusted(tmp_path / "config" / "jaxcache", "ci", public_key_text(key))
+    keys = {name: generate_key(tmp_path / name) for name in ("ci", "stranger")}
+    add_trusted(tmp_path / "config" / "jaxcache", "ci", public_key_text(keys["ci"]))
     program = f"""
 import pathlib
-os.environ["XDG_CONFIG_HOME"] = {str(tmp_path / "config")!r}
 directory = {str(tmp_path)!r}
-for name, where in (("ci", "good"), ("unsigned", "none"), ("stranger", "bad")):
-    keys = {{"ci": directory + "/key", "stranger": directory + "/stranger", "unsigned": ""}}
-    tier = pathlib.Path(directory, where)
-    tiers = [str(tier)]
-    on(directory + "/from-" + name, tiers, signing_key=keys[name], require_signed=False)
+os.environ["XDG_CONFIG_HOME"] = directory + "/config"
+for name in ("ci", "stranger", "unsigned"):
+    tier = pathlib.Path(directory, "tier-of-" + name)
+    key = "" if name == "unsigned" else directory + "/" + name
+    on(directory + "/from-" + name, [str(tier)], signing_key=key, require_signed=False)
     leave()
     for entry in tier.glob("*-cache") if name == "unsigned" else ():
         entry.write_bytes(b"no entry")
-    told = on(directory + "/to-" + name, tiers, signing_key="", require_signed=True)
+    told = on(directory + "/to-" + name, [str(tier)], signing_key="", require_signed=True)
     leave()
     result[name] = told
 """
@@ -319,13 +311,9 @@ def plain_tier(plain: tuple[Path, Any], tmp_path: Path) -> Path:
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """The SHA-256 of the payload of each entry, by file."""
-    found = {}
-    for path in entries(directory):
-        data = path.read_bytes()
-        payload = read_payload(io.BytesIO(data), len(data))
-        found[path.name] = hashlib.sha256(payload).hexdigest()
-    return found
+    """The SHA-256 of the payload of each entry, by key."""
+    contents = {path.name[:-6]: decode(path.read_bytes()).content for path in entries(directory)}
+    return {key: hashlib.sha256(data[4:]).hexdigest() for key, data in contents.items()}
 
 
 def test_a_tier_without_checksums_is_named_with_the_command_that_mends_it(
@@ -354,7 +342,8 @@ def test_a_tier_without_checksums_is_named_with_the_command_that_mends_it(
 def test_a_signature_proves_an_entry(run_live: RunLive, plain_tier: Path, tmp_path: Path) -> None:
     key = generate_key(tmp_path / "key")
     private = read_private_key(tmp_path / "key")
-    write_signatures(open_store(str(plain_tier)), digests(plain_tier), [private], now_ns=1)
+    signed = {f"{key}-cache": digest for key, digest in digests(plain_tier).items()}
+    write_signatures(open_store(str(plain_tier)), signed, [private], now_ns=1)
     add_trusted(tmp_path / "jaxcache", "ci", public_key_text(key))
     tier = {"JAXCACHE_LIVE_TIERS": f"{plain_tier}:ro", "XDG_CONFIG_HOME": str(tmp_path)}
     ran = run_live(**tier, **PORTABLE)
@@ -364,20 +353,15 @@ def test_a_signature_proves_an_entry(run_live: RunLive, plain_tier: Path, tmp_pa
 def test_a_digest_that_was_recorded_here_is_as_good_as_a_checksum(
     run_live: RunLive, run_cli: RunCli, plain_tier: Path, tmp_path: Path, give_away: GiveAway
 ) -> None:
-    wrongs = {"right": "", "wrong": "0", "foreign": ""}
-    for name, wrong in wrongs.items():
+    for name in ("right", "wrong", *(["foreign"] if CAN_GIVE_AWAY else [])):
         directory = tmp_path / name
         directory.mkdir()
-        append(
-            open_store(str(directory)),
-            [
-                Event(file.removesuffix("-cache"), COMPILE, 1, {"payload_sha256": wrong or sha256})
-                for file, sha256 in digests(plain_tier).items()
-            ],
-        )
+        events = [
+            Event(key, COMPILE, 1, {"payload_sha256": "0" if name == "wrong" else sha256})
+            for key, sha256 in digests(plain_tier).items()
+        ]
+        append(open_store(str(directory)), events)
         if name == "foreign":
-            if not CAN_GIVE_AWAY:
-                continue
             give_away(directory / ".jaxcache" / "ledger")
         ran = run_live(cache_dir=directory, JAXCACHE_LIVE_TIERS=f"{plain_tier}:ro", **PORTABLE)
         is_refused = name != "right"
