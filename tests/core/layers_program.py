@@ -27,11 +27,6 @@ def sketch(function: Callable[..., Any], **options: Any) -> Sketch:
     return read
 
 
-def difference(left: Sketch, right: Sketch) -> "str | None":
-    """Return the fewest layers without which both are equal; None where there are none."""
-    return next((n for n in LAYERS if left.layers[n] == right.layers[n]), None)
-
-
 def step(
     activation: Callable[..., Any] = jax.nn.relu,
     *,
@@ -83,31 +78,30 @@ def split(name: str, *before: None) -> Sketch:
     return sketch(step(), in_shardings=NamedSharding(mesh, PartitionSpec(*before, name)))
 
 
+STEP, LINES = sketch(step()), sketch(two_lines)
+DONATES = [sketch(multiply, donate_argnums=number) for number in (0, 1)]
 #: Of each pair: the layers that are expected, and both programs.
 PAIRS: "dict[str, tuple[str | None, Sketch, Sketch]]" = {
-    "same": ("", sketch(step()), sketch(step())),
-    "result": ("names", sketch(step()), sketch(step(result="error"))),
-    "constant": ("constants", sketch(step()), sketch(step(factor=0.25))),
-    "operation": (None, sketch(step()), sketch(step(jax.nn.gelu))),
-    "precision": ("precision", sketch(step()), sketch(step(precision="highest"))),
-    "lines": ("order", sketch(two_lines), sketch(swapped_lines)),
-    "arguments": (
-        "names+order+arguments",
-        sketch(two_lines),
-        sketch(lambda b, a: two_lines(a, b)),
-    ),
-    "operands": (None, sketch(two_lines), sketch(swapped_operands)),
+    "same": ("", STEP, sketch(step())),
+    "result": ("names", STEP, sketch(step(result="error"))),
+    "constant": ("constants", STEP, sketch(step(factor=0.25))),
+    "operation": (None, STEP, sketch(step(jax.nn.gelu))),
+    "precision": ("precision", STEP, sketch(step(precision="highest"))),
+    "lines": ("order", LINES, sketch(swapped_lines)),
+    "arguments": ("names+order+arguments", LINES, sketch(lambda b, a: two_lines(a, b))),
+    "operands": (None, LINES, sketch(swapped_operands)),
     "constants": ("constants", sketch(two_constants(2, 3)), sketch(two_constants(3, 2))),
     "loop": ("constants", sketch(in_loop(0.5)), sketch(in_loop(0.25))),
     "array": ("constants", sketch(add_array(np.eye(4))), sketch(add_array(np.ones((4, 4))))),
-    "donation": ("donation", sketch(multiply), sketch(multiply, donate_argnums=0)),
-    "donated": (
-        "donation",
-        sketch(multiply, donate_argnums=0),
-        sketch(multiply, donate_argnums=1),
-    ),
+    "donation": ("donation", sketch(multiply), DONATES[0]),
+    "donated": ("donation", DONATES[0], DONATES[1]),
     "sharding": ("sharding", split("d"), split("d", None)),
     "mesh": ("sharding", split("d"), split("e")),
 }
-found = {name: difference(left, right) for name, (_, left, right) in PAIRS.items()}
-print(json.dumps({n: layers for n, layers in found.items() if layers != PAIRS[n][0]}))
+told = {}
+for name, (expected, left, right) in PAIRS.items():
+    # The fewest layers without which both are equal; None where there are none.
+    found = next((n for n in LAYERS if left.layers[n] == right.layers[n]), None)
+    if found != expected:
+        told[name] = found
+print(json.dumps(told))

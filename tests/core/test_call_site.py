@@ -67,12 +67,9 @@ def test_a_program_has_a_name_and_a_place(
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setenv("JPY_SESSION_NAME", notebook)
     here = str(tmp_path.resolve())
-    places = {"HERE": here, "BIN": str(Path(sys.executable).parent)}
 
     def full(text: str) -> str:
-        for word, path in places.items():
-            text = text.replace(word, path)
-        return text
+        return text.replace("HERE", here).replace("BIN", str(Path(sys.executable).parent))
 
     assert name_program([full(word) for word in argv], here) == (name, full(place))
 

@@ -93,11 +93,10 @@ def test_just_enough_goes_and_what_fits_comes_back() -> None:
 
 def test_a_large_entry_stays_where_small_ones_suffice() -> None:
     small = [candidate(f"s{n}", 20, compile_seconds=0.5) for n in range(20)]
-    large = candidate("large", 400, compile_seconds=9.0)
-    some = [large, *small, candidate("first", 50, compile_seconds=0.1)]
+    some = [candidate("first", 50, compile_seconds=0.1), *small]
+    some.append(candidate("large", 400, compile_seconds=9.0))
     assert eviction_order(some, "cost", NOW)[1].name == "large"
-    names = [c.name for c in choose_for_room(some, 90, "cost", NOW)]
-    assert names == ["first", "s0", "s1"]
+    assert [c.name for c in choose_for_room(some, 90, "cost", NOW)] == ["first", "s0", "s1"]
     # It goes where the others would not be much cheaper.
     assert "large" in [c.name for c in choose_for_room(some, 350, "cost", NOW)]
 
@@ -197,54 +196,43 @@ def test_cost_closes_half_of_the_gap_and_never_falls_behind(
 DAY_NS = DAY * NS
 
 
-def used(hit_ns: int | None = None, **dates: int | None) -> LastUse:
+def used(**dates: int) -> LastUse:
+    """By dates in nanoseconds from now."""
+    given = {name: NOW + ns for name, ns in ({"written_ns": -40 * DAY_NS} | dates).items()}
+    hit_ns = given.pop("hit_ns", None)
     rule = LastUses(NOW)
-    files = rule.of(FileDates(**{"written_ns": NOW - 40 * DAY_NS, **dates}))
-    return rule.with_record(files, hit_ns=hit_ns)
+    return rule.with_record(rule.of(FileDates(**given)), hit_ns=hit_ns)
 
 
 @pytest.mark.parametrize(
-    ("dates", "at_ns", "source"),
+    ("dates", "from_now_ns", "source"),
     [
-        ({}, NOW - 40 * DAY_NS, "mtime"),
-        ({"read_ns": NOW - 3 * DAY_NS}, NOW - 3 * DAY_NS, "fs-atime"),
-        ({"read_ns": NOW - 50 * DAY_NS}, NOW - 40 * DAY_NS, "mtime"),
-        ({"stamp_ns": NOW - 20 * DAY_NS, "read_ns": NOW}, NOW, "fs-atime"),
-        (
-            {"stamp_ns": NOW - 20 * DAY_NS, "read_ns": NOW - 30 * DAY_NS},
-            NOW - 20 * DAY_NS,
-            "atime-file",
-        ),
-        ({"stamp_ns": NOW - 20 * DAY_NS, "hit_ns": NOW - DAY_NS}, NOW - DAY_NS, "ledger"),
-        ({"hit_ns": NOW - 2 * DAY_NS, "read_ns": NOW - DAY_NS}, NOW - DAY_NS, "fs-atime"),
-        ({"written_ns": NOW - DAY_NS, "hit_ns": NOW - 2 * DAY_NS}, NOW - DAY_NS, "mtime"),
+        ({}, -40 * DAY_NS, "mtime"),
+        ({"read_ns": -3 * DAY_NS}, -3 * DAY_NS, "fs-atime"),
+        ({"read_ns": -50 * DAY_NS}, -40 * DAY_NS, "mtime"),
+        ({"stamp_ns": -20 * DAY_NS, "read_ns": 0}, 0, "fs-atime"),
+        ({"stamp_ns": -20 * DAY_NS, "read_ns": -30 * DAY_NS}, -20 * DAY_NS, "atime-file"),
+        ({"stamp_ns": -20 * DAY_NS, "hit_ns": -DAY_NS}, -DAY_NS, "ledger"),
+        ({"hit_ns": -2 * DAY_NS, "read_ns": -DAY_NS}, -DAY_NS, "fs-atime"),
+        ({"written_ns": -DAY_NS, "hit_ns": -2 * DAY_NS}, -DAY_NS, "mtime"),
+        # Of the dates of one use the best source is named.
+        ({"hit_ns": 0, "stamp_ns": NS, "read_ns": 59 * NS}, 0, "ledger"),
+        ({"stamp_ns": NS, "read_ns": 59 * NS}, NS, "atime-file"),
+        ({"hit_ns": 0, "read_ns": 61 * NS}, 61 * NS, "fs-atime"),
+        # What was written in the future is as old as its inode.
+        ({"written_ns": 9 * DAY_NS, "changed_ns": -3 * DAY_NS}, -3 * DAY_NS, "mtime"),
+        ({"written_ns": 9 * DAY_NS, "changed_ns": 9 * DAY_NS}, -NOW, "mtime"),
+        ({"written_ns": -NOW - 1, "changed_ns": -DAY_NS}, -DAY_NS, "mtime"),
     ],
 )
-def test_the_latest_date_counts(dates: dict[str, int], at_ns: int, source: str) -> None:
-    assert used(**dates) == (at_ns, source)
-
-
-def test_of_the_dates_of_one_use_the_best_source_is_named() -> None:
-    hit_ns = NOW - DAY_NS
-    later = {"stamp_ns": hit_ns + NS, "read_ns": hit_ns + 59 * NS}
-    assert used(hit_ns=hit_ns, **later) == (hit_ns, "ledger")
-    assert used(**later) == (hit_ns + NS, "atime-file")
-    assert used(hit_ns=hit_ns, read_ns=hit_ns + 61 * NS) == (hit_ns + 61 * NS, "fs-atime")
+def test_the_latest_date_counts(dates: dict[str, int], from_now_ns: int, source: str) -> None:
+    assert used(**dates) == (NOW + from_now_ns, source)
 
 
 @pytest.mark.parametrize("date", ["read_ns", "stamp_ns", "hit_ns"])
 def test_a_date_of_the_future_says_nothing(date: str) -> None:
-    assert used(**{date: NOW + 2 * DAY_NS}) == (NOW - 40 * DAY_NS, "mtime")
-    assert used(**{date: NOW + 3600 * NS})[0] == NOW + 3600 * NS
-
-
-def test_an_entry_written_in_the_future_is_as_old_as_its_inode() -> None:
-    assert used(written_ns=NOW + 9 * DAY_NS, changed_ns=NOW - 3 * DAY_NS) == (
-        NOW - 3 * DAY_NS,
-        "mtime",
-    )
-    assert used(written_ns=NOW + 9 * DAY_NS, changed_ns=NOW + 9 * DAY_NS) == (0, "mtime")
-    assert used(written_ns=-1, changed_ns=NOW - DAY_NS) == (NOW - DAY_NS, "mtime")
+    assert used(**{date: 2 * DAY_NS}) == (NOW - 40 * DAY_NS, "mtime")
+    assert used(**{date: 3600 * NS})[0] == NOW + 3600 * NS
 
 
 def dates_of(*parts: tuple[int, int, int]) -> list[int]:

@@ -85,9 +85,8 @@ def test_hits_save_what_was_timed_and_else_a_compile_less_the_fetching() -> None
 
 def test_the_digest_of_a_later_event_comes_with_all_that_describes_its_file() -> None:
     fold = EventFold()
-    for at_ns, facts in enumerate(
-        ({"payload_sha256": "a", "file_inode": 1}, {"payload_sha256": "b"}, {"file_inode": 3})
-    ):
+    some = {"payload_sha256": "a", "file_inode": 1}, {"payload_sha256": "b"}, {"file_inode": 3}
+    for at_ns, facts in enumerate(some):
         fold.add(Event(KEYS[0], COMPILE, at_ns, facts))
     assert fold.kinds_of(KEYS[0])[COMPILE].facts == {"payload_sha256": "b", "count": 3}
 
@@ -96,11 +95,11 @@ def test_a_copy_of_a_replaced_segment_counts_once(tmp_path: Path) -> None:
     run_processes(tmp_path, 40)
     copies = {p.name: p.read_bytes() for p in segments(tmp_path)}
     run_processes(tmp_path, COMPACT_ABOVE)
-    hits = count_uses(Ledger.load(open_store(str(tmp_path)))).hits
+    uses = count_uses(Ledger.load(open_store(str(tmp_path))))
     known = read_ledger(str(tmp_path))
     for name, data in copies.items():
-        (tmp_path / ".jaxcache" / "ledger" / name).write_bytes(data)
-    assert count_uses(Ledger.load(open_store(str(tmp_path)))).hits == hits
+        (tmp_path / LEDGER_DIR / name).write_bytes(data)
+    assert count_uses(Ledger.load(open_store(str(tmp_path)))) == uses
     assert read_ledger(str(tmp_path)) == known
 
 

@@ -30,19 +30,9 @@ def row(**facts: Any) -> CompileRow:
 
 
 def run(at: float = 1.0, **facts: Any) -> Run:
-    empty: dict[str, Any] = {
-        "program": "main.py",
-        "argv": (),
-        "hash_seed": "",
-        "versions": {},
-        "machine": {},
-        "settings": {},
-        "xla_flags": (),
-        "cache_path": "",
-        "sources": {},
-        "rows": (row(),),
-    }
-    return Run(at=at, **{**empty, **facts})
+    empty: dict[str, Any] = {name: {} for name in ("versions", "machine", "settings", "sources")}
+    empty |= {"argv": (), "xla_flags": (), "hash_seed": "", "cache_path": ""}
+    return Run(at=at, **{"program": "main.py", "rows": (row(),), **empty, **facts})
 
 
 ROWS = st.builds(
@@ -100,57 +90,51 @@ _JSON = st.recursive(
 
 
 def with_fact(value: Any, *place: str | int) -> Record | None:
-    """Read a record in whose run another value stands at a place."""
-    head, _, packed = runs.encode(Record("main.py", (run(),))).partition(b"\n")
+    """Read a record of one run in which another value stands at a place."""
+    own = Record("main.py", (run(sources={"a": "0" * 8}),))
+    head, _, packed = runs.encode(own).partition(b"\n")
     document = json.loads(zlib.decompress(packed))
-    parent = document["runs"][0]
+    parent = document
     for step in place[:-1]:
         parent = parent[step]
     parent[place[-1]] = value
     return runs.decode(head + b"\n" + zlib.compress(json.dumps(document).encode()))
 
 
-@given(st.sampled_from(Run._fields), _JSON)
-def test_a_fact_of_another_type_is_no_record(field: str, value: Any) -> None:
-    read = with_fact(value, field)
+ROW = ("runs", 0, "rows", 0)
+#: Where each fact of a run and of its row stands.
+PLACES = [("runs", 0, f) for f in Run._fields] + [(*ROW, i) for i in range(len(CompileRow._fields))]
+
+
+@given(st.sampled_from(PLACES), _JSON)
+def test_a_fact_of_another_type_is_no_record(place: tuple[str | int, ...], value: Any) -> None:
+    read = with_fact(value, *place)
     if read is not None:
         assert runs.decode(runs.encode(read)) == read
-
-
-@given(st.sampled_from(range(len(CompileRow._fields))), _JSON)
-def test_a_field_of_a_row_of_another_type_is_no_record(index: int, value: Any) -> None:
-    read = with_fact(value, "rows", 0, index)
-    if read is not None:
-        expected = CompileRow.__annotations__[CompileRow._fields[index]]
-        assert type(read.runs[0].rows[0][index]) is expected
+        for one in read.runs[0].rows:
+            assert [*map(type, one)] == [*CompileRow.__annotations__.values()]
 
 
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("program",), "x" * 1025),
-        (("argv",), ["x"] * 513),
-        (("xla_flags",), ["\ud800"]),
-        (("at",), float(1 << 40)),
-        (("versions",), {str(n): "" for n in range(513)}),
-        (("settings",), {"jax_x": [1, "nowhere"]}),
-        (("rows", 0, CompileRow._fields.index("function")), "x" * 1025),
-        (("rows", 0, CompileRow._fields.index("key")), "no key"),
-        (("rows", 0, CompileRow._fields.index("line")), -1),
+        (("runs", 0, "program"), "x" * 1025),
+        (("runs", 0, "argv"), ["x"] * 513),
+        (("runs", 0, "xla_flags"), ["\ud800"]),
+        (("runs", 0, "at"), float(1 << 40)),
+        (("runs", 0, "versions"), {str(n): "" for n in range(513)}),
+        (("runs", 0, "settings"), {"jax_x": [1, "nowhere"]}),
+        ((*ROW, CompileRow._fields.index("function")), "x" * 1025),
+        ((*ROW, CompileRow._fields.index("key")), "no key"),
+        ((*ROW, CompileRow._fields.index("line")), -1),
+        # Digests of lines are whole and bounded.
+        (("texts",), ["0" * 7]),
+        (("texts",), ["x" * 8]),
+        (("texts",), ["0" * 320_008]),
     ],
 )
 def test_a_fact_out_of_bounds_is_no_record(place: tuple[str | int, ...], value: Any) -> None:
     assert with_fact(value, *place) is None
-
-
-@pytest.mark.parametrize("lines", ["0" * 7, "x" * 8, "0" * 320_008])
-def test_digests_of_lines_are_whole_and_bounded(lines: str) -> None:
-    head, _, packed = runs.encode(Record("main.py", (run(sources={"a": "0" * 8}),))).partition(
-        b"\n"
-    )
-    document = json.loads(zlib.decompress(packed))
-    document["texts"] = [lines]
-    assert runs.decode(head + b"\n" + zlib.compress(json.dumps(document).encode())) is None
 
 
 @pytest.mark.parametrize(("written", "at"), [(3.0, 3), (2.5, 2)], ids=["kept", "forgotten"])
@@ -176,12 +160,10 @@ def test_a_record_keeps_within_its_bounds() -> None:
     record = runs.decode(data)
     assert len(data) <= runs.MAX_RECORD_BYTES
     assert record is not None
-    assert len(record.runs) == 1
-    assert len(record.runs[0].rows) == runs.MAX_ROWS
-    assert record.runs[0].sources == {}
-    few = runs.decode(runs.encode(Record("main.py", (run(sources={"f.py": "0" * 8}),) * 20)))
-    assert few is not None
-    assert (len(few.runs), few.runs[0].sources) == (runs.MAX_RUNS, {"f.py": "0" * 8})
+    assert [(len(one.rows), one.sources) for one in record.runs] == [(runs.MAX_ROWS, {})]
+    few = [run(sources={"f.py": "0" * 8})] * 20
+    kept = Record("main.py", (*few[: runs.MAX_RUNS],))
+    assert runs.decode(runs.encode(Record("main.py", (*few,)))) == kept
 
 
 def test_a_bomb_is_no_record() -> None:
@@ -209,10 +191,9 @@ def test_the_last_eight_distinct_runs_are_kept() -> None:
 
 def test_an_equal_run_takes_the_place_of_the_earlier_one() -> None:
     cold = run(1, rows=(row(outcome="written", reason="not-in-cache", seconds=2.5),))
-    other = run(2, argv=("-v",))
-    record = recorded(cold, other, run(3))
-    assert [r.at for r in record.runs] == [3, 2]
-    assert record.runs[0].rows == (row(seconds=2.5, written=1),)
+    rows = (row(seconds=2.5, written=1),)
+    kept = (run(3, rows=rows), run(2, rows=rows, argv=("-v",)))
+    assert recorded(cold, run(2, argv=("-v",)), run(3)).runs == kept
 
 
 # Privacy -----------------------------------------------------------------------------------------
@@ -366,14 +347,9 @@ def test_a_record_that_travelled_is_found_by_the_scripts_name(tmp_path: Path) ->
 
 
 def test_of_a_record_that_is_here_the_runs_are_merged() -> None:
-    own = runs.encode(Record("main.py", (run(3, argv=("#aaaaaaaa",)), run(1, argv=("1",)))))
-    sent = runs.encode(Record("main.py", (run(4, argv=("4",)), run(2, argv=("#bbbbbbbb",)))))
-    merged = runs.decode(runs.take_over(sent, own))
-    assert merged is not None
-    assert [(r.at, r.argv) for r in merged.runs] == [
-        (4, ("4",)),
-        (3, ("#aaaaaaaa",)),
-        (1, ("1",)),
-    ]
-    assert not merged.travelled
-    assert runs.take_over(runs.encode(merged), runs.encode(merged)) == b""
+    own = run(3, argv=("#aaaaaaaa",)), run(1, argv=("1",))
+    sent = run(4, argv=("4",)), run(2, argv=("#bbbbbbbb",))
+    before, came = (runs.encode(Record("main.py", some)) for some in (own, sent))
+    merged = runs.take_over(came, before)
+    assert runs.decode(merged) == Record("main.py", (sent[0], *own))
+    assert runs.take_over(merged, merged) == b""

@@ -83,18 +83,14 @@ def test_an_error_is_described_by_its_first_line() -> None:
     assert describe_error(ValueError("x" * 600)) == f"ValueError: {'x' * 500}"
 
 
-class Base:
+class Base(dict[str, bytes]):
     """What JAX's own cache is to the layer: a place for entries, bounded by a size."""
 
     def __init__(self, path: str, max_size: int) -> None:
+        super().__init__(k=b"of jax")
         self.bound = max_size
-        self.entries = {"k": b"of jax"}
 
-    def get(self, key: str) -> bytes | None:
-        return self.entries.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        self.entries[key] = value
+    put = dict.__setitem__
 
 
 class Layer:
@@ -146,14 +142,14 @@ def test_where_the_layer_fails_jax_answers_within_its_own_bound(
     cache = make_cache(Base, layer)("/c", max_size=5)
     assert (cache.bound, cache.get("k")) == (bound, found)
     cache.put("new", b"")
-    assert ("new" in cache.entries, len(layer.troubles)) == (written, troubles)
+    assert ("new" in cache, len(layer.troubles)) == (written, troubles)
 
 
 def test_a_write_that_the_system_refuses_is_the_programs_to_see() -> None:
     cache = make_cache(Base, Layer(OSError(28, os.strerror(28)), opens=True))("/c")
     with pytest.raises(OSError, match=r"\[Errno 28\]"):
         cache.put("new", b"")
-    assert "new" not in cache.entries
+    assert cache == {"k": b"of jax"}
 
 
 def test_a_name_of_jax_that_is_gone_is_said_with_what_to_do() -> None:

@@ -125,33 +125,24 @@ def victim(tmp_path: Path) -> Path:
     return path
 
 
-def times(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_atime_ns, status.st_mtime_ns
-
-
 def test_a_trial_of_access_times_changes_no_other_file(
     victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
 
-    def put_links() -> None:
-        for path in cache.iterdir():
-            path.unlink()
-            path.symlink_to(victim)
-
     utime = os.utime
 
     def utime_of_links(*words: Any, **options: Any) -> None:
-        put_links()
+        for path in cache.iterdir():
+            path.unlink()
+            path.symlink_to(victim)
         utime(*words, **options)
 
-    store = LocalStore(cache)
-    expected = records_reads(store)
+    expected = records_reads(LocalStore(cache))
     monkeypatch.setattr(os, "utime", utime_of_links)
-    assert records_reads(store) == expected
-    assert times(victim) == (_OLD_NS, _OLD_NS)
+    assert records_reads(LocalStore(cache)) == expected
+    assert (victim.stat().st_atime_ns, victim.stat().st_mtime_ns) == (_OLD_NS, _OLD_NS)
 
 
 @pytest.mark.parametrize("command", [("import",), ("show",), ("target", "show")])
@@ -174,15 +165,12 @@ def test_a_file_in_the_place_of_a_pipe_is_not_written_to(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
-    def put_link() -> None:
-        pipe.unlink(missing_ok=True)
-        pipe.symlink_to(victim)
-
     exists = os.path.exists
 
     def exists_for_the_last_time(path: str) -> bool:
         found = exists(path)
-        put_link()
+        pipe.unlink(missing_ok=True)
+        pipe.symlink_to(victim)
         return found
 
     monkeypatch.setattr(os.path, "exists", exists_for_the_last_time)
@@ -236,10 +224,7 @@ def clone(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     (home / ".config" / "gcloud" / "application_default_credentials.json").write_text("{}")
     shutil.copytree(corpus / "0.4.38-cpu-zstd", home / ".cache" / "jax")
 
-    def no_account(uid: int) -> None:
-        raise KeyError(uid)
-
-    monkeypatch.setattr(pwd, "getpwuid", no_account)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(path)
