@@ -76,6 +76,10 @@ class Environment:
         startup = REPOSITORY / "jaxcache" / "injected" / "startup" / "jaxcache.pth"
         (self._own / "jaxcache.pth").symlink_to(startup)
 
+    def sh(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run its Python."""
+        return sh([self.python, *words], env=self.variables, cwd=self.home)
+
     def run(self, program: str) -> object:
         """Run a program and return the JSON of its last line."""
         return json.loads(self._output(self.python, program).splitlines()[-1])
@@ -121,10 +125,8 @@ def test_a_run_is_observed_by_who_started_it(environment: Environment, tmp_path:
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     hits, misses = json.loads(done.stderr.splitlines()[0])
-    summary = document["summary"]
-    assert (summary["hits"], summary["misses"]) == (hits, misses)
-    assert misses > 0
-    assert not document["unobserved"]
+    assert (document["summary"]["hits"], document["summary"]["misses"]) == (hits, misses)
+    assert misses > 0 and not document["unobserved"]
 
 
 INSIDE = """
@@ -176,11 +178,7 @@ def test_the_pytest_plugin_needs_pytest_alone(environment: Environment) -> None:
     (environment.home / "test_step.py").write_text(
         "import jax\ndef test_step():\n    jax.jit(lambda x: x + 1)(1.0)\n"
     )
-    done = sh(
-        [environment.python, "-m", "pytest", "--jaxcache=pytest-cache", "test_step.py"],
-        env=environment.variables,
-        cwd=environment.home,
-    )
+    done = environment.sh("-m", "pytest", "--jaxcache=pytest-cache", "test_step.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 of 1 hits" in done.stdout
 
@@ -190,8 +188,7 @@ def test_the_command_says_what_it_lacks_or_leaves_its_work_to_another(
 ) -> None:
     environment.add_jaxcache()
     for words in (["ls", "--help"], ["ls"], ["run", "--", "echo", "begun"]):
-        command = [environment.python, "-m", "jaxcache", *words]
-        done = sh(command, env=environment.variables, cwd=environment.home)
+        done = environment.sh("-m", "jaxcache", *words)
         assert (done.returncode, done.stdout) == (1, "")
         sentence, hint = done.stderr.splitlines()
         lacks = f"this needs typer, which is not installed in {environment.python}"
@@ -200,11 +197,9 @@ def test_the_command_says_what_it_lacks_or_leaves_its_work_to_another(
 
     # It leaves its work to one later on PATH, which was installed as a tool.
     script = "#!{}\nimport sys\n{}\n"
+    main = "from jaxcache.cli.main import main; main()"
     texts = {
-        environment.python.parent: (
-            environment.python,
-            "from jaxcache.cli.main import main; main()",
-        ),
+        environment.python.parent: (environment.python, main),
         environment.home / "tools": ("/usr/bin/env python3", "print(sys.argv[1:])"),
     }
     for directory, text in texts.items():

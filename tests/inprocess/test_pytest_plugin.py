@@ -76,10 +76,8 @@ class Suite:
         self.directory = directory
         self._python = python
         self._env = {n: v for n, v in env.items() if n != "JAX_COMPILATION_CACHE_DIR"}
-        registered = python == sys.executable and any(
-            e.name == "jaxcache" for e in entry_points(group="pytest11")
-        )
-        self._plugin = () if registered else ("-p", "jaxcache.inprocess.pytest_plugin")
+        names = entry_points(group="pytest11").names if python == sys.executable else ()
+        self._plugin = () if "jaxcache" in names else ("-p", "jaxcache.inprocess.pytest_plugin")
         (directory / "conftest.py").write_text(OWN_COUNTS + CONFTEST)
         (directory / "test_steps.py").write_text(TESTS)
 
@@ -94,10 +92,8 @@ class Suite:
 
     def own(self) -> Counter[str]:
         """What JAX has counted in all processes together."""
-        counts: Counter[str] = Counter()
-        for path in self.directory.glob("own-*"):
-            counts.update(json.loads(path.read_text()))
-        return counts
+        files = self.directory.glob("own-*")
+        return sum((Counter(json.loads(file.read_text())) for file in files), Counter())
 
 
 @pytest.fixture

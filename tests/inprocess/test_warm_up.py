@@ -45,16 +45,16 @@ def shapes(where=None):
 
 plain = warm_up(step, *shapes())
 found["plain"] = [plain.outcome, plain.arguments, plain.executed, str(plain)]
-found["plain-refused"] = refused(lambda: step(*arrays()))
-found["committed-refused"] = refused(lambda: step(*arrays(device)))
+found["refused"] = {"plain": refused(lambda: step(*arrays()))}
+found["refused"]["committed"] = refused(lambda: step(*arrays(device)))
 found["committed"] = warm_up(step, *shapes(here)).arguments
-found["committed-refused-now"] = refused(lambda: step(*arrays(device)))
+found["refused"]["committed now"] = refused(lambda: step(*arrays(device)))
 found["again"] = warm_up(step, *arrays()).outcome
 before = [*calls]
 kept = arrays()
 zeros = warm_up(step, *kept, mode="b", execute="zeros")
 found["zeros"] = [zeros.executed, calls[len(before):], kept[1].is_deleted()]
-errors = []
+found["errors"] = []
 key = jax.random.key(0)
 for call in (
     lambda: warm_up(lambda x: x, w),
@@ -64,25 +64,22 @@ for call in (
     try:
         call()
     except jaxcache.JaxcacheError as error:
-        errors.append(error.code)
-found["errors"] = errors
+        found["errors"].append(error.code)
 print(json.dumps(found))
 """
 
 
 def test_the_first_call_has_nothing_left_to_do(run_inside: RunInside) -> None:
-    found = run_inside(PROGRAM.replace("    jax.debug.callback(calls.append, mode)\n", ""))
-    outcome, arguments, executed, text = found["plain"]
-    assert (outcome, executed) == ("compiled", False)
-    assert arguments == {"assumed-uncommitted": 2}
+    program = PROGRAM.replace("    jax.debug.callback(calls.append, mode)\n", "")
+    found = run_inside(program)
+    *plain, text = found["plain"]
+    assert plain == ["compiled", {"assumed-uncommitted": 2}, False]
+    assert text.startswith("step: compiled in ")
     assert "2 of 2 arrays are assumed to be on no particular device" in text.replace("\n", " ")
-    assert text.startswith("step: compiled in ") and found["again"] == "in-memory"
-    assert not found["plain-refused"], "what was warmed up is neither loaded nor compiled"
-    assert found["committed-refused"], "commitment decides whether it helps"
-    assert found["committed"] == {"committed": 2}
-    assert not found["committed-refused-now"]
-    again = run_inside(PROGRAM.replace("    jax.debug.callback(calls.append, mode)\n", ""))
-    assert again["plain"][0] == "loaded"
+    # What was warmed up is neither loaded nor compiled, and commitment decides whether it helps.
+    assert found["refused"] == {"plain": False, "committed": True, "committed now": False}
+    assert (found["committed"], found["again"]) == ({"committed": 2}, "in-memory")
+    assert run_inside(program)["plain"][0] == "loaded"
 
 
 def test_zeros_execute_the_function_and_leave_its_arguments(run_inside: RunInside) -> None:
@@ -228,8 +225,6 @@ def test_all_name_the_same_cause(
         INSIDE, home=home, JAX_COMPILATION_CACHE_DIR=str(cache), **env
     )
 
-    assert explained["differences"][0]["cause"] == cause
-    assert churned["causes"][0]["cause"] == cause
-    assert causes[0] == cause
-    assert missed == warmed["cause"]
-    assert summary.endswith(warmed["cause"])
+    found = [explained["differences"][0]["cause"], churned["causes"][0]["cause"], causes[0]]
+    assert (found, missed) == ([cause] * 3, warmed["cause"])
+    assert summary.endswith(missed)

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax._src import compilation_cache
 
 x = jnp.ones((4, 4))
-found = {}
+ours, jax_own = {}, {}
+found = {"ours": ours, "own": jax_own}
 
 def make(n):
     def step(x):
@@ -37,14 +38,15 @@ with jaxcache.watch() as outer:
             raise KeyError("the program's own")
     except KeyError:
         pass
-    found["inner"] = [told(inner), inner_own]
+    ours["inner"], jax_own["inner"] = told(inner), inner_own
     jax.clear_caches()
     compilation_cache.reset_cache()
     make(1)(x)
     found["live"] = outer.hits
     make(6)(x)
     later = own()
-found["outer"] = [told(outer), {n: before[n] + inner_own[n] + later[n] for n in later}]
+ours["outer"] = told(outer)
+jax_own["outer"] = {n: before[n] + inner_own[n] + later[n] for n in later}
 make(7)(x)
 found["after"] = outer.written
 own()
@@ -55,12 +57,12 @@ jax.clear_caches()
 with jaxcache.watch() as cleared:
     make(1)(x)
     make(8)(x)
-found["cleared"] = [told(cleared), own()]
+ours["cleared"], jax_own["cleared"] = told(cleared), own()
 found["text"] = str(outer)
 found["html"] = outer._repr_html_()
 steps = [m for m in outer.modules if m.module == "jit_step" and m.outcome == "written"]
 found["rows"] = [[m.function, m.file, m.line, m.reason, m.cause] for m in steps]
-found["seconds"] = [outer.compile_seconds, outer.retrieval_seconds, outer.wall_seconds]
+found["seconds"] = [outer.retrieval_seconds, outer.compile_seconds]
 found["phases"] = [dataclasses.astuple(r.phases) for r in (inner, outer)]
 found["walls"] = [inner.wall_seconds, outer.wall_seconds]
 found["misses"] = [m.module for m in jaxcache.last_misses()]
@@ -73,18 +75,16 @@ STEP_LINE = (BEGIN + BLOCKS).partition("def step")[0].count("\n") + 1
 def test_counts_are_jax_own(run_inside: RunInside, tmp_path: Path) -> None:
     """With the live layer, too; the next test has none."""
     found = run_inside(BEGIN + BLOCKS, JAXCACHE_LIVE="1")
-    for block in ("inner", "outer", "cleared"):
-        ours, own = found[block]
-        assert ours == own, block
-    assert found["inner"][0] == {"requests": 4, "hits": 0, "written": 4}
+    assert found["ours"] == found["own"]
+    assert found["own"]["inner"] == {"requests": 4, "hits": 0, "written": 4}
     assert found["live"] == 1  # after clear_caches() and reset_cache()
-    assert found["outer"][0]["written"] == found["after"] >= 6
+    assert found["own"]["outer"]["written"] == found["after"] >= 6
     assert found["misses"] == ["jit_step"]
     for function, file, line, reason, cause in found["rows"]:
         assert (function, file, line) == ("step", str(tmp_path / "program.py"), STEP_LINE)
         assert reason == "not-in-cache" and cause
-    compiling, retrieving, wall = found["seconds"]
-    assert 0 < retrieving < compiling and wall > 0
+    retrieving, compiling = found["seconds"]
+    assert 0 < retrieving < compiling
     for phases, seconds in zip(found["phases"], found["walls"], strict=True):
         assert sum(phases) == pytest.approx(seconds) and max(phases[2:7]) > 0
     assert found["text"].splitlines()[0].startswith("1 of ")
@@ -95,17 +95,14 @@ def test_counts_are_jax_own(run_inside: RunInside, tmp_path: Path) -> None:
 def test_a_run_and_the_program_itself_agree(run_inside: RunInside) -> None:
     program = BEGIN + BLOCKS.replace("jax.monitoring.clear_event_listeners()\nlisten()", "")
     command = (sys.executable, "-m", "jaxcache", "run", "--json", "--")
-    done = run_inside(
+    document, found = run_inside(
         program.replace("print(json.dumps(found))", "sys.stderr.write(json.dumps(found) + '\\n')"),
         prefix=(sys.executable, "-c", SPLIT, *command),
     )
-    document, found = done
-    for block in ("inner", "outer", "cleared"):
-        ours, own = found[block]
-        assert ours == own, block
+    assert found["ours"] == found["own"]
     counters = document["processes"][0]["counters"]
     assert counters["requests"] == document["summary"]["compile_requests"]
-    assert document["summary"]["hits"] == counters["hits"] > found["outer"][0]["hits"]
+    assert document["summary"]["hits"] == counters["hits"] > found["own"]["outer"]["hits"]
 
 
 #: Runs a command, and prints its standard output and the last line of the other as one list.
@@ -128,15 +125,12 @@ quiet = "jax" in sys.modules, nothing.compile_requests, str(nothing)
 with jaxcache.watch() as report:
     import jax
     jax.jit(lambda x: x + 1)(1.0)
-print(json.dumps([quiet, report.written, report.phases.import_seconds]))
+print(json.dumps([quiet, report.written, report.phases.import_seconds > 0]))
 """
 
 
 def test_a_block_may_begin_before_jax_is_imported(run_inside: RunInside) -> None:
-    quiet, written, importing = run_inside(EARLY)
-    assert importing > 0
-    assert quiet == [False, 0, "no compiles"]
-    assert written == 1
+    assert run_inside(EARLY) == [[False, 0, "no compiles"], 1, True]
 
 
 FORKED = """
