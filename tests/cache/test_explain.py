@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from conftest import CORPUS, GiveAway
 
-from jaxcache.cache.explain.answer import choose, is_unstable, proved_by_undoing
+from jaxcache.cache.explain.answer import Answers, choose, is_unstable, proved_by_undoing
 from jaxcache.cache.explain.parts import compare
-from jaxcache.cache.explain.past import Past, changed_lines, find_edits
+from jaxcache.cache.explain.past import Past, changed_lines, find_edits, show_time
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
     CachedFacts,
@@ -196,6 +196,96 @@ def test_lambdas_of_one_file_do_not_count_as_one_call() -> None:
     now = run(2, new, row(4, definition="b" * 8, signature="4"))
     found = choose([new], now, [old], lambda r: Compile(r.module, r.key))
     assert found[new].past.signatures == 2
+
+
+# What is answered for one compile that missed, by what the runs and the cache know.
+
+OWN = {name: hashlib.sha256(b"").hexdigest() for name in COMPONENTS}
+OTHER_FLAGS = OWN | {"XLA flags": "1" * 64}
+LEDGER = {"components": OTHER_FLAGS, "xla_flags": "--a", "script": "/u/b.py"}
+CALLED = {"call_file": "/u/main.py", "call_line": 5}
+TOO_QUICK = {"outcome": "skipped", "reason": "compile-time"}
+THEN = show_time(60)
+
+
+@pytest.mark.parametrize(
+    ("rows", "earlier", "recorded", "said", "fix"),
+    [
+        ([row(1)], [], {}, "first time in main.py", None),
+        ([row(1)], [], LEDGER, "first time in main.py (b.py has one of that name)", None),
+        ([row(1)], [], {"hit": True}, "not known: no record of the earlier program", None),
+        (
+            *([row(1)], [row(2, file="b.py", definition="e")], {}),
+            *(f"new since {THEN}: the program did not compile it then", None),
+        ),
+        (
+            *([row(1, **CALLED), row(2, **BB, **HIT)], [row(2, **BB)], {}),
+            *(f"new since {THEN}: main.py:5 uses float32[8]; float32[16] hits", None),
+        ),
+        (
+            *([row(1, **CALLED), row(3, **HIT)], [row(3)], {}),
+            f"new since {THEN}: main.py:5 compiles a program that it did not compile then; "
+            "its other programs hit: 1",
+            None,
+        ),
+        (
+            *([row(1)], [row(1, written=60.0)], {}),
+            *(f"was written at {THEN} and is gone: removed, or evicted by JAX's limit", None),
+        ),
+        (
+            *([row(1)], [row(1, **TOO_QUICK)], {}),
+            f"the same key, but at {THEN} it was compiled too fast to be written",
+            "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
+        ),
+        ([row(1)], [row(2)], LEDGER, "the XLA flag --a, from XLA_FLAGS", "export XLA_FLAGS=--a"),
+        ([row(1)], [row(2)], LEDGER | {"gone": True}, "the XLA flag --a, from XLA_FLAGS", None),
+    ],
+)
+def test_a_miss_is_answered_by_what_is_known(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[CompileRow],
+    earlier: list[CompileRow],
+    recorded: Facts,
+    said: str,
+    fix: str | None,
+) -> None:
+    """A cure promises a hit, so there is none where the entry is gone."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    store = open_store(str(tmp_path))
+    if recorded:
+        append(store, [Event(key(2), COMPILE, 1, recorded)])
+        if not recorded.get("gone"):
+            (tmp_path / f"{key(2)}-cache").write_bytes(b"")
+    compiles = [
+        Compile("jit_step", key(n), OWN, passed=passed(f"f32[{size}]", ()), xla_flags=())
+        for n, size in ((1, 8), (2, 16), (3, 8))
+        if key(n) in {r.key for r in rows}
+    ]
+    history = [run(60, *earlier)] if earlier else []
+    answers = Answers(CachedFacts(store), compiles, run(120, *rows), history)
+    (comparison,) = answers.explain(compiles[:1])
+    (difference,) = comparison.differences
+    assert (difference.meaning, difference.fix) == (said, fix)
+
+
+def test_a_function_of_a_cell_is_compared_with_what_an_earlier_cell_defined() -> None:
+    cells = [Compile("jit_step", key(n), source=f"<ipython-input-{n}-ab>:1") for n in (1, 2, 3)]
+    elsewhere = replace(cells[0], key=key(4), source="main.py:1")
+    answers = Answers(None, [*cells[:2], elsewhere, cells[2]], None, [])
+    told = [answers.explain([c])[0].left for c in (*cells, elsewhere)]
+    assert told == [None, cells[0], cells[1], None]
+
+
+def test_what_was_undone_counts_where_no_other_program_made_that_key() -> None:
+    part = UndonePart("flag", "XLA_FLAGS", "--a", "", "")
+    new = Compile("jit_step", key(1), undone=(part,), undone_key=key(2))
+    (comparison,) = Answers(None, [new], run(2, row(1)), []).explain([new])
+    assert [d.fix for d in comparison.differences] == ["unset XLA_FLAGS"]
+    helper = Compile("jit_sin", key(3), is_helper=True)
+    uncacheable = replace(new, outcome="uncacheable")
+    told = Answers(None, [], None, []).explain([helper, uncacheable])
+    assert [(c.right, c.left) for c in told] == [(uncacheable, None), (helper, None)]
 
 
 # What differs between two compiles, by what they hold.
