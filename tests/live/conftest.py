@@ -152,21 +152,14 @@ def run_live(jax_python: str, tmp_path: Path) -> RunLive:
         Args:
             options: of a Python of its own, which starts and ends as usual.
         """
-        env = live_environment(
-            jax_python, tmp_path, tmp_path / "cache" if cache_dir is None else cache_dir
-        )
-        for name, value in settings.items():
-            if value is None:
-                env.pop(name, None)
-            else:
-                env[name] = value
-        words = ["-c", program + TELL]
-        if options is None:
-            done = run_plain([jax_python, *words], env=env, cwd=tmp_path, check=False)
-        else:
-            done = sh([jax_python, *options, *words], env=env, cwd=tmp_path)
-        lines = done.stdout.splitlines()
-        document = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+        directory = tmp_path / "cache" if cache_dir is None else cache_dir
+        given = live_environment(jax_python, tmp_path, directory) | settings
+        env = {name: value for name, value in given.items() if value is not None}
+        command = [jax_python, *(options or ()), "-c", program + TELL]
+        start = run_plain if options is None else sh
+        done = start(command, env=env, cwd=tmp_path, check=False)
+        last = done.stdout.rstrip().rpartition("\n")[2]
+        document = json.loads(last) if last.startswith("{") else {}
         # XLA of 0.8 names tuning flags of the compiler that are no features of the CPU.
         lines = done.stderr.splitlines(keepends=True)
         err = "".join(line for line in lines if "cpu_aot_loader.cc" not in line)

@@ -12,27 +12,9 @@ from own_files import is_in_table, state
 
 from jaxcache.core.atomic import open_directory
 from jaxcache.core.seams.cache import Load
+from jaxcache.live import files, loading
 from jaxcache.live.evictor import Evictor
-from jaxcache.live.files import (
-    own_directory_of,
-    quarantine_entry,
-    read_file,
-    read_start,
-    remove_entry,
-    touch,
-    write_stamp,
-    write_whole,
-)
 from jaxcache.live.helper import DirectoryStore
-from jaxcache.live.loading import (
-    LastRun,
-    Leases,
-    Loading,
-    find_dead,
-    forget_runs_with,
-    read_last_run,
-    write_last_run,
-)
 from jaxcache.live.process import Counters
 from jaxcache.live.uses import UseLog
 from live.conftest import RunLive, entries
@@ -68,19 +50,21 @@ def use_everything(root: str) -> None:
     """Call what touches ``.jaxcache``, as a program does that goes on whatever fails."""
     settings = {"max-size": 1, "max-entries": 1, "unused-for": None, "policy": "lru"}
 
-    uses, loading = UseLog(root, {}), Loading(root)
+    uses, marks = UseLog(root, {}), loading.Loading(root)
     uses.hit(KEY)
     for call in (
-        lambda: find_dead(root),
-        lambda: loading.begin(KEY),
-        loading.close,
+        lambda: loading.find_dead(root),
+        lambda: marks.begin(KEY),
+        marks.close,
         uses.flush,
-        lambda: write_last_run(root, "0" * 16, LastRun([], (Load(KEY, b"", (0,), True),))),
-        lambda: read_last_run(root, "0" * 16),
-        lambda: forget_runs_with(root, {KEY}),
+        lambda: loading.write_last_run(
+            root, "0" * 16, loading.LastRun([], (Load(KEY, b"", (0,), True),))
+        ),
+        lambda: loading.read_last_run(root, "0" * 16),
+        lambda: loading.forget_runs_with(root, {KEY}),
         lambda: Counters().save_totals(root),
-        lambda: Leases(root, 1.0, Counters())._try(KEY),
-        lambda: quarantine_entry(root, KEY),
+        lambda: loading.Leases(root, 1.0, Counters())._try(KEY),
+        lambda: files.quarantine_entry(root, KEY),
         lambda: Evictor(root, settings, Counters(), print).evict(),
     ):
         with contextlib.suppress(OSError):
@@ -139,44 +123,47 @@ def test_a_file_is_read_up_to_a_limit_and_no_other_thing_is(tmp_path: Path) -> N
     path.write_bytes(b"bytes")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to(path)
-    assert read_file(str(path), 5) == read_file(str(tmp_path / "link"), 5) == b"bytes"
-    assert read_file(str(tmp_path / "none"), 5) is None
-    assert read_start(str(path), 2) == b"by"
+    assert files.read_file(str(path), 5) == files.read_file(str(tmp_path / "link"), 5) == b"bytes"
+    assert files.read_file(str(tmp_path / "none"), 5) is None
+    assert files.read_start(str(path), 2) == b"by"
     for name in ("file", "fifo"):
         with pytest.raises(OSError, match="not a regular file, or too large"):
-            read_file(str(tmp_path / name), 4)
+            files.read_file(str(tmp_path / name), 4)
     with open_directory(str(tmp_path)) as directory:
-        assert read_file("file", 5, directory=directory) == b"bytes"
+        assert files.read_file("file", 5, directory=directory) == b"bytes"
         with pytest.raises(OSError, match="symbolic links"):
-            read_file("link", 5, directory=directory)
+            files.read_file("link", 5, directory=directory)
 
 
 def test_a_directory_of_ours_is_made_only_where_something_is_written(tmp_path: Path) -> None:
     root = tmp_path / "new"
     for parts in ((), ("live",)):
-        with pytest.raises(FileNotFoundError), own_directory_of(str(root), *parts, make=False):
+        with (
+            pytest.raises(FileNotFoundError),
+            files.own_directory_of(str(root), *parts, make=False),
+        ):
             pass
     assert not root.exists()
-    with own_directory_of(str(root), "live"):
+    with files.own_directory_of(str(root), "live"):
         assert (root / ".jaxcache" / "live").is_dir()
 
 
 def test_an_entry_is_removed_and_moved_with_its_stamp(tmp_path: Path) -> None:
     with open_directory(str(tmp_path)) as directory:
-        write_whole(directory, f"{KEY}-cache", b"entry")
+        files.write_whole(directory, f"{KEY}-cache", b"entry")
         before_ns = time.time_ns()
-        write_stamp(directory, KEY)
+        files.write_stamp(directory, KEY)
     stamp = (tmp_path / f"{KEY}-atime").read_bytes()
     assert (len(stamp), before_ns <= int.from_bytes(stamp, "little")) == (8, True)
-    assert quarantine_entry(str(tmp_path), KEY)
+    assert files.quarantine_entry(str(tmp_path), KEY)
     (moved,) = (tmp_path / ".jaxcache" / "quarantine").iterdir()
     assert {path.name for path in moved.iterdir()} == {f"{KEY}-cache", f"{KEY}-atime"}
     shutil.copytree(moved, tmp_path, dirs_exist_ok=True)
     for _ in range(2):
-        remove_entry(str(tmp_path), KEY)
+        files.remove_entry(str(tmp_path), KEY)
     assert sorted(os.listdir(tmp_path)) == [".jaxcache", "CACHEDIR.TAG"]
     (tmp_path / f"{KEY}-atime").touch()
-    assert not quarantine_entry(str(tmp_path), KEY)
+    assert not files.quarantine_entry(str(tmp_path), KEY)
 
 
 def test_a_use_is_noted_of_no_other_file(tmp_path: Path) -> None:
@@ -185,9 +172,9 @@ def test_a_use_is_noted_of_no_other_file(tmp_path: Path) -> None:
     os.utime(victim, ns=(10**18, 10**18))
     (tmp_path / "jit_f-cache").symlink_to(victim)
     with pytest.raises(OSError, match="symbolic links"):
-        touch(str(tmp_path / "jit_f-cache"))
+        files.touch(str(tmp_path / "jit_f-cache"))
     assert victim.stat().st_atime_ns == 10**18
-    touch(str(victim))
+    files.touch(str(victim))
     assert victim.stat().st_atime_ns > victim.stat().st_mtime_ns == 10**18
 
 
@@ -205,8 +192,8 @@ def test_forged_files_of_the_layer_change_no_result(run_live: RunLive, tmp_path:
     own = tmp_path / "cache" / ".jaxcache"
     precious = tmp_path / "precious.txt"
     precious.write_text("precious")
-    files = [p for p in own.rglob("*") if p.is_file()]
-    assert all(is_in_table(p.relative_to(own).as_posix()) for p in files), files
+    written = [p.relative_to(own).as_posix() for p in own.rglob("*") if p.is_file()]
+    assert all(map(is_in_table, written)), written
     names = ("totals", "refused", "loading/7-00112233aabb", "starts/x", f"spool/x/{keys[0]}")
     forged = {*(own / "live" / name for name in names), *(own / "live").rglob("*")}
     for forge in (lambda p: p.write_bytes(b"\xff[" * 50_000), lambda p: p.symlink_to(precious)):

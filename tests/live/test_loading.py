@@ -16,16 +16,6 @@ from conftest import GiveAway
 
 from jaxcache.core.seams.cache import Load
 from jaxcache.live import loading
-from jaxcache.live.loading import (
-    FirstRuns,
-    LastRun,
-    Leases,
-    Loading,
-    find_dead,
-    forget_runs_with,
-    read_last_run,
-    write_last_run,
-)
 from jaxcache.live.process import Counters
 from jaxcache.live.tier import Tier
 from jaxcache.store import open_store
@@ -47,7 +37,7 @@ def test_foreign_files_among_those_of_loads_stay(tmp_path: Path) -> None:
     for name in names:
         (directory / name).write_text("precious\nfile\n")
     (directory / "13-0123456789ab").write_text("jaxcache loads\n../../../etc/passwd")
-    assert find_dead(str(tmp_path)) == (set(), set(), False)
+    assert loading.find_dead(str(tmp_path)) == (set(), set(), False)
     assert sorted(p.name for p in directory.iterdir()) == sorted((*names, "13-0123456789ab"))
 
 
@@ -58,19 +48,19 @@ def test_what_a_dead_process_was_loading_is_found_once(tmp_path: Path, title: st
     child = os.fork()
     if child == 0:
         try:
-            marks = Loading(root, title)
+            marks = loading.Loading(root, title)
             marks.begin(KEY)
             marks.begin(OTHER)
             marks.end(KEY)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    own = Loading(root, title)
+    own = loading.Loading(root, title)
     own.begin(KEY)
     is_ahead = title == loading.AHEAD
     expected = (set() if is_ahead else {OTHER}, {OTHER} if is_ahead else set(), True)
-    assert find_dead(root) == expected
-    assert find_dead(root) == (set(), set(), False)
+    assert loading.find_dead(root) == expected
+    assert loading.find_dead(root) == (set(), set(), False)
     own.close()
     assert list((tmp_path / ".jaxcache/live/loading").iterdir()) == []
 
@@ -88,7 +78,7 @@ class Result:
 
 
 def test_an_execution_is_over_when_its_results_are_there_or_it_has_failed() -> None:
-    runs = FirstRuns()
+    runs = loading.FirstRuns()
     over: list[str] = []
     executables = {name: SimpleNamespace() for name in ("results", "failed")}
     calls = [(SimpleNamespace(xla_executable=one),) for one in executables.values()]
@@ -112,7 +102,7 @@ def test_an_execution_is_over_when_its_results_are_there_or_it_has_failed() -> N
     assert len(over) == 2
 
 
-RUN = LastRun(
+RUN = loading.LastRun(
     [[0, "cpu", 0]],
     (Load(KEY, b"options", (0,), True), Load(OTHER, b"others", (0, 1), False)),
 )
@@ -122,7 +112,7 @@ PROGRAM_NAME = "0" * 16
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
     """The record of a run."""
-    write_last_run(str(tmp_path), PROGRAM_NAME, RUN)
+    loading.write_last_run(str(tmp_path), PROGRAM_NAME, RUN)
     return tmp_path / ".jaxcache/live/starts" / PROGRAM_NAME
 
 
@@ -133,16 +123,16 @@ def signed(text: bytes) -> bytes:
 
 def test_a_record_is_the_users_alone(record: Path, tmp_path: Path, give_away: GiveAway) -> None:
     root = str(tmp_path)
-    assert read_last_run(root, PROGRAM_NAME) == RUN
+    assert loading.read_last_run(root, PROGRAM_NAME) == RUN
     assert record.stat().st_mode & 0o777 == 0o600
-    assert read_last_run(root, "1" * 16) is None
+    assert loading.read_last_run(root, "1" * 16) is None
     for mode in (0o620, 0o602):
         record.chmod(mode)
-        assert read_last_run(root, PROGRAM_NAME) is None
+        assert loading.read_last_run(root, PROGRAM_NAME) is None
     record.chmod(0o644)
-    assert read_last_run(root, PROGRAM_NAME) == RUN
+    assert loading.read_last_run(root, PROGRAM_NAME) == RUN
     give_away(record)
-    assert read_last_run(root, PROGRAM_NAME) is None
+    assert loading.read_last_run(root, PROGRAM_NAME) is None
 
 
 @pytest.mark.parametrize(
@@ -165,21 +155,21 @@ def test_a_record_of_another_form_is_none_and_what_is_no_key_is_left_out(
     record: Path, tmp_path: Path, content: bytes, found: object
 ) -> None:
     record.write_bytes(content)
-    assert read_last_run(str(tmp_path), PROGRAM_NAME) == found
+    assert loading.read_last_run(str(tmp_path), PROGRAM_NAME) == found
 
 
 @pytest.mark.usefixtures("record")
 def test_records_with_a_key_that_killed_are_removed_and_others_stay(tmp_path: Path) -> None:
-    other = LastRun([], RUN.loads[1:])
-    write_last_run(str(tmp_path), "1" * 16, other)
-    forget_runs_with(str(tmp_path), {KEY})
-    assert [read_last_run(str(tmp_path), n * 16) for n in "01"] == [None, other]
+    other = loading.LastRun([], RUN.loads[1:])
+    loading.write_last_run(str(tmp_path), "1" * 16, other)
+    loading.forget_runs_with(str(tmp_path), {KEY})
+    assert [loading.read_last_run(str(tmp_path), n * 16) for n in "01"] == [None, other]
 
 
 def test_the_oldest_record_makes_room(record: Path, tmp_path: Path) -> None:
     os.utime(record, (0, 0))
     for number in range(1, loading._MAX_PROGRAMS + 1):
-        write_last_run(str(tmp_path), f"{number:016x}", RUN)
+        loading.write_last_run(str(tmp_path), f"{number:016x}", RUN)
     assert len(list(record.parent.iterdir())) == loading._MAX_PROGRAMS
     assert not record.exists()
 
@@ -189,7 +179,7 @@ def test_the_oldest_record_makes_room(record: Path, tmp_path: Path) -> None:
 
 def test_who_gets_a_lease_looks_for_the_entry_again(tmp_path: Path) -> None:
     """Its last owner may have written it since this process looked."""
-    leases = Leases(str(tmp_path), 5.0, Counters())
+    leases = loading.Leases(str(tmp_path), 5.0, Counters())
     assert leases.take_or_wait(KEY, lambda: b"an entry", None) == b"an entry"
     assert leases.take_or_wait(KEY, lambda: None, None) is None
 
@@ -219,7 +209,7 @@ def forge_lease(directory: Path, key: str, until: object) -> Path:
 
 def test_forged_leases_cost_their_limit_once(tmp_path: Path) -> None:
     tiers = StubTiers(Tier(str(tmp_path / "tier"), layer_with(timeout=30.0)))
-    leases = Leases(str(tmp_path / "cache"), 0.7, Counters())
+    leases = loading.Leases(str(tmp_path / "cache"), 0.7, Counters())
     looks = []
     for number in range(3):
         key = f"jit_f{number}-" + "a" * 64
@@ -234,7 +224,7 @@ def test_forged_leases_cost_their_limit_once(tmp_path: Path) -> None:
 def test_a_lease_without_a_plausible_date_counts_for_nothing(tmp_path: Path, until: object) -> None:
     tiers = StubTiers(Tier(str(tmp_path / "tier"), layer_with(timeout=30.0)))
     path = forge_lease(tmp_path / "tier", KEY, until)
-    leases = Leases(str(tmp_path / "cache"), 600.0, Counters())
+    leases = loading.Leases(str(tmp_path / "cache"), 600.0, Counters())
     assert leases.take_or_wait(KEY, lambda: None, tiers) is None
     assert json.loads(path.read_text())["owner"] != "nobody:1"
 
