@@ -342,19 +342,17 @@ def test_settings_are_no_cause_of_an_edit_that_they_do_not_act_on(lab: Lab) -> N
     assert [d["cause"] for d in differences(document, "jit__lambda")] == ["code"] * 3
 
 
-def test_one_more_shape_is_new_next_to_those_that_hit(lab: Lab) -> None:
-    lab.warm("8", "9")
-    difference = only(lab.explain("8", "9", "10"), "jit_step")
+def test_one_more_shape_is_new_next_to_those_that_hit_and_two_in_place_of_one_to_one(
+    lab: Lab,
+) -> None:
+    lab.warm_once()
+    difference = only(lab.explain("8", "9"), "jit_step")
     assert difference["cause"] == "not-cached-before"
     assert re.fullmatch(
-        r"new since \d\d:\d\d: main\.py:18 uses float32\[10,4\]; float32\[\d,4\] hits",
+        r"new since \d\d:\d\d: main\.py:18 uses float32\[9,4\]; float32\[8,4\] hits",
         difference["meaning"],
     )
-
-
-def test_two_shapes_in_place_of_one_are_one_program_more(lab: Lab) -> None:
-    """To pad is advised from three shapes on."""
-    lab.warm_once()
+    # To pad is advised from three shapes on.
     assert only(lab.explain("9"), "jit_step")["fix"] is None
     found = {d["cause"]: d for d in differences(lab.explain("9", "10"), "jit_step")}
     assert found.keys() == {"argument-shape", "not-cached-before"}

@@ -15,7 +15,6 @@ from warm_checks import STEP
 pytestmark = pytest.mark.jax
 
 EXAMPLES = REPOSITORY / "examples" / "recipes"
-PARTS = 2
 
 
 @pytest.fixture
@@ -71,18 +70,18 @@ def test_all_three_make_what_the_program_hits(shell: Any, jax_python: str, tmp_p
     made = take_entries(used_at)
     assert judged == Counts(hits=len(made), writes=0, requests=len(made))
 
-    job_array = str(EXAMPLES / "slurm-array.sh")
-    for number in range(1, PARTS + 1):
-        env = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_COUNT": str(PARTS)}
+    job_array, parts = str(EXAMPLES / "slurm-array.sh"), []
+    for number in "12":
+        env = {"SLURM_ARRAY_TASK_ID": number, "SLURM_ARRAY_TASK_COUNT": "2"}
         shell("sh", job_array, recipe, str(used_at), **env)
-    assert take_entries(used_at) == made
+        parts.append(take_entries(used_at))
+    assert all(parts) and parts[0] == made - parts[1]
 
     job = yaml.safe_load((EXAMPLES / "kubernetes-job.yaml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     known = {e["name"]: e["value"] for e in container["env"]}
     assert int(known["PARTS"]) == job["spec"]["completions"]
-    for index in range(PARTS):
-        env = {"RECIPE": recipe, "CACHE": str(used_at), "PARTS": str(PARTS)}
-        assert env.keys() == known.keys()
-        shell(*container["command"], JOB_COMPLETION_INDEX=str(index), **env)
-    assert take_entries(used_at) == made
+    env = {"RECIPE": recipe, "CACHE": str(used_at), "PARTS": "2"}
+    assert env.keys() == known.keys()
+    shell(*container["command"], JOB_COMPLETION_INDEX="1", **env)
+    assert take_entries(used_at) == parts[1]

@@ -239,15 +239,9 @@ print(json.dumps({name: sum(e.endswith(name) for e in events) for name in
 """
 
 
-def run_as_owner(python: str, cache: Path, home: Path) -> dict[str, int]:
-    env = clean_environment(home) | {
-        "JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-        "JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONWARNINGS": "default",
-    }
+def run_as_owner(python: str, cache: Path) -> dict[str, int]:
+    more = {"JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9), "JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1"}
+    env = Cache(cache, python).environment(**more)
     done = sh([python, "-c", BY_OWNER, str(cache), str(OWNER)], env=env)
     assert done.returncode == 0, done.stderr
     counted: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
@@ -255,15 +249,13 @@ def run_as_owner(python: str, cache: Path, home: Path) -> dict[str, int]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
-def test_jax_hits_all_after_root_has_changed_a_cache(
-    run_cli: RunCli, jax_python: str, tmp_path: Path
-) -> None:
+def test_jax_hits_all_after_root_has_changed_a_cache(run_cli: RunCli, jax_python: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         cache = Path(directory, "cache")
         cache.mkdir()
         os.chown(cache, OWNER, OWNER)
-        cold = run_as_owner(jax_python, cache, tmp_path)
+        cold = run_as_owner(jax_python, cache)
         assert cold["cache_misses"] > 0
         for stamp in list(cache.glob("*-atime"))[:1]:
             stamp.unlink()
@@ -271,5 +263,5 @@ def test_jax_hits_all_after_root_has_changed_a_cache(
         for arguments in (("verify", "--fix", "--atimes"), ("seal",), ("pin", "*")):
             done = run_cli(*arguments, "-C", cache)
             assert done.returncode == 0, done.stderr
-        hot = run_as_owner(jax_python, cache, tmp_path)
+        hot = run_as_owner(jax_python, cache)
         assert hot == {"cache_hits": cold["cache_misses"] + cold["cache_hits"], "cache_misses": 0}
