@@ -8,6 +8,7 @@ there is for ``tools/gpu_evidence.py`` to show.
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,31 @@ def host(request: Any, tmp_path: Path) -> tuple[str, str, Path]:
     return platform, python, profile
 
 
+Rows = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def make(run_cli: RunCli, cache: Path) -> Callable[..., Rows]:
+    """Run ``warm --target`` over the test's cache; what it says of each module."""
+
+    def run(python: str, profile: Path, *words: str | Path) -> Rows:
+        chosen = ("--json", "--python", python, "--target", profile)
+        done = run_cli("warm", "-C", cache, *chosen, *words)
+        assert done.returncode == 0, done.stderr
+        return {m["module"]: m for m in json.loads(done.stdout)["modules"]}
+
+    return run
+
+
 def test_entries_are_the_targets(
-    run_cli: RunCli, host: tuple[str, str, Path], cache: Path, tmp_path: Path
+    run_cli: RunCli,
+    make: Callable[..., Rows],
+    host: tuple[str, str, Path],
+    cache: Path,
+    tmp_path: Path,
 ) -> None:
     platform, python, profile = host
-    warm = ("warm", "-C", cache, "--json", "--python", python, "--target", profile)
-    done = run_cli(*warm, "program.py")
-    assert done.returncode == 0, done.stderr
-    made = {m["module"]: m for m in json.loads(done.stdout)["modules"]}
+    made = make(python, profile, "program.py")
     assert {m["outcome"] for m in made.values()} == {"written"}
 
     apart = sh([python, DATA / "keys_apart.py", profile], check=True, cwd=tmp_path)
@@ -84,12 +102,8 @@ def test_entries_are_the_targets(
     entries = json.loads(run_cli("ls", "-C", cache, "--json").stdout)
     assert not entries["problems"]
     for entry in entries["entries"]:
-        assert (entry["platform"], entry["codec"], entry["sealed"], entry["problems"]) == (
-            {"cuda": "gpu"}.get(platform, platform),
-            "zstd",
-            True,
-            [],
-        )
+        told = entry["platform"], entry["codec"], entry["sealed"], entry["problems"]
+        assert told == ({"cuda": "gpu"}.get(platform, platform), "zstd", True, [])
         assert entry["tuning"] == made[entry["module"]]["tuning"]
         assert platform != "cuda" or entry["target"] == "sm_90a"
     assert run_cli("verify", "-C", cache, "--level", "full").returncode == 0
@@ -102,19 +116,15 @@ def test_entries_are_the_targets(
 
 @pytest.mark.parametrize("host", ["cuda"], indirect=True)  # on a TPU nothing is tuned
 def test_what_is_required_to_be_tuned_is_left_out(
-    run_cli: RunCli, host: tuple[str, str, Path], cache: Path
+    make: Callable[..., Rows], host: tuple[str, str, Path]
 ) -> None:
-    _, python, profile = host
-    warm = ("warm", "-C", cache, "--json", "--python", python, "--target", profile)
-    done = run_cli(*warm, "--require-tuned", "program.py")
-    rows = {m["module"]: (m["outcome"], m["reason"]) for m in json.loads(done.stdout)["modules"]}
-    assert rows["jit_product"] == ("skipped", "untuned")
-    done = run_cli(*warm, DATA / "gpu_programs.py")
-    rows = {m["module"]: (m["outcome"], m["reason"]) for m in json.loads(done.stdout)["modules"]}
-    assert rows["jit_convolved"] == ("skipped", "unmeasured-convolution")
+    product = make(*host[1:], "--require-tuned", "program.py")["jit_product"]
+    convolved = make(*host[1:], DATA / "gpu_programs.py")["jit_convolved"]
+    assert {m["outcome"] for m in (product, convolved)} == {"skipped"}
+    assert (product["reason"], convolved["reason"]) == ("untuned", "unmeasured-convolution")
 
 
-def test_cuda_keys_are_those_of_a_real_gpu(run_cli: RunCli, cache: Path) -> None:
+def test_cuda_keys_are_those_of_a_real_gpu(make: Callable[..., Rows]) -> None:
     """What an H200 measured makes convolutions, too; without it they fail where they run."""
     profile = DATA / "h200_profile.json"
     python = os.environ.get("JAXCACHE_TEST_CUDA_PYTHON")
@@ -124,21 +134,15 @@ def test_cuda_keys_are_those_of_a_real_gpu(run_cli: RunCli, cache: Path) -> None
     real = DATA / "corpus" / "0.11.2-cuda13-h200-zlib"
     keys = {path.name.removesuffix("-cache") for path in real.glob("*-cache")}
     autotune = real / "xla_gpu_per_fusion_autotune_cache_dir"
-    warm = ("warm", "-C", cache, "--json", "--python", python, "--target", profile)
     for options, missing in (((), "convolved"), (("--autotune-from", autotune), "nothing")):
-        done = run_cli(*warm, *options, DATA / "gpu_programs.py")
-        assert done.returncode == 0, done.stderr
-        rows = {m["module"]: m for m in json.loads(done.stdout)["modules"]}
+        rows = make(python, profile, *options, DATA / "gpu_programs.py")
         made = {m["key"] for m in rows.values() if m["outcome"] != "skipped"}
         wanted = {key for key in keys if missing not in key and "attention" not in key}
         assert made & keys == wanted
         convolved = rows["jit_convolved"]
         assert convolved["key"] in keys
         if missing == "convolved":
-            assert (convolved["outcome"], convolved["reason"]) == (
-                "skipped",
-                "unmeasured-convolution",
-            )
+            assert convolved["reason"] == "unmeasured-convolution"
         else:
             assert (convolved["outcome"], convolved["tuning"]) == ("written", "tuned")
 

@@ -83,7 +83,7 @@ class Lab(NamedTuple):
         return self.run("explain", "-C", self.cache, self.script, *argv, **env)
 
     def run(self, command: str, *words: str | Path, **env: str) -> Document:
-        options = ("--json", "--python", self.python)
+        options = ("--json", *(() if "--" in words else ("--python", self.python)))
         done = self.run_cli(command, *options, *words, env=BASE | env, cwd=self.home)
         assert done.returncode == 0, done.stderr
         document: Document = json.loads(done.stdout)
@@ -621,18 +621,11 @@ APART = {
 
 def test_two_runs_are_compared_by_their_sketches_by_every_jax(each_lab: Lab) -> None:
     """Where a command is run and recorded, and is then explained."""
-
-    def observe(command: str, value: str) -> Document:
-        program = ("--", each_lab.python, each_lab.script, value)
-        env = BASE | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-        done = each_lab.run_cli(command, "--json", "-C", each_lab.cache, *program, env=env)
-        assert done.returncode == 0, done.stderr
-        document: Document = json.loads(done.stdout)
-        return document
-
     each_lab.write(text=SKETCHED)
-    observe("run", "0")
-    document = observe("explain", "1")
+    program = ("-C", each_lab.cache, "--", each_lab.python, each_lab.script)
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    each_lab.run("run", *program, "0", **env)
+    document = each_lab.run("explain", *program, "1", **env)
     for module, (name, *words) in APART.items():
         found = differences(document, module)
         assert all(name in (d["cause"], d["component"]) for d in found), (module, found)
@@ -686,9 +679,8 @@ def test_metadata_in_keys_is_the_cause_of_a_miss(lab: Lab) -> None:
 def test_a_script_is_explained_and_its_cache_is_left_alone(lab: Lab) -> None:
     unrun = lab.home / "unrun.py"
     unrun.write_text("print('it ran')")
-    missing = lab.run_cli(
-        "explain", "-C", lab.cache, "--json", "--python", lab.python, unrun, env=BASE
-    )
+    words = ("explain", "-C", lab.cache, "--json", "--python", lab.python, unrun)
+    missing = lab.run_cli(*words, env=BASE)
     assert (missing.returncode, json.loads(missing.stderr)["error"]["code"]) == (10, "no-cache")
     assert "it ran" not in missing.stdout
     assert not lab.cache.exists()

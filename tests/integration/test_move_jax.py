@@ -27,14 +27,11 @@ def entries(cache: Path) -> set[str]:
 ANYWHERE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
 
-def _reaches_buckets(python: str) -> bool:
-    return has_modules(python, "etils.epath", "fsspec", "s3fs")
-
-
 @pytest.fixture
 def python(s3: Proxy, monkeypatch: pytest.MonkeyPatch) -> str:
     """A Python whose JAX opens ``s3://``, through the proxy that the environment names."""
-    found = next(filter(_reaches_buckets, find_jax_pythons()), None)
+    needed = ("etils.epath", "fsspec", "s3fs")
+    found = next((p for p in find_jax_pythons() if has_modules(p, *needed)), None)
     if found is None:
         pytest.skip("no Python with jax, etils[epath], fsspec and s3fs")
     monkeypatch.setenv("AWS_DEFAULT_REGION", os.environ["AWS_REGION"])

@@ -204,8 +204,8 @@ def test_entries_have_the_targets_codec(
     warm("--target", profile, script(STEP))
     (entry,) = cache.glob("*-cache")
     assert entry.read_bytes()[:1] == b"\x78"
-    done = run_cli("ls", "-C", cache, "--json")
-    assert [e["sealed"] for e in json.loads(done.stdout)["entries"]] == [True]
+    listed = json.loads(run_cli("ls", "-C", cache, "--json").stdout)["entries"]
+    assert [e["sealed"] for e in listed] == [True]
     missing = script("import sys; sys.modules['zstandard'] = None\n" + STEP, "missing.py")
     warm("--fail-on-miss", missing, env=FOUR)
 
@@ -304,7 +304,7 @@ print(float(jax.pmap(lambda v: v * 2)(np.arange(4.0)).sum()))
 
 
 def test_a_recipe_is_compiled_for_a_target(
-    run_cli: RunCli, ask: Target, cache: Path, profile: Path, script: Any, tmp_path: Path
+    ask: Target, cache: Path, profile: Path, script: Any, tmp_path: Path
 ) -> None:
     path = script(LINALG)
     ask("warm", "-C", tmp_path / "there", "--record", "all.recipe", path, env=FOUR)
@@ -315,8 +315,6 @@ def test_a_recipe_is_compiled_for_a_target(
     records = [ledger.record(m["key"]) for m in made]
     assert all(r and r.payload_sha256 and r.compile_seconds for r in records)
     ask("warm", "-C", cache, "--fail-on-miss", path, env=FOUR)
-    done = run_cli("verify", "-C", cache, "--json")
-    assert json.loads(done.stdout)["problems"] == []
     target = json.loads(profile.read_text())
     for code, error, change in (
         (13, "other-jaxlib", {"jaxlib_version": "0.0.1"}),
