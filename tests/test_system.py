@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import refuse_calls
-from conftest import clean_environment
+from conftest import StepRuns, clean_environment
 from processes import sh
+from warm_checks import STEP
 
 pytestmark = pytest.mark.skipif(
     refuse_calls.why_not("all") is not None, reason=str(refuse_calls.why_not("all"))
@@ -103,11 +104,10 @@ def test_doctor_and_bug_report_leave_out_what_they_cannot_see(
 
 
 @pytest.mark.jax
-def test_a_program_is_warmed_and_then_hits(
-    without_linux: Run, jax_python: str, tmp_path: Path
+def test_a_program_hits_and_what_it_compiles_is_written(
+    without_linux: Run, step_runs: StepRuns, step_cache: Path, each_jax_python: str, script: Any
 ) -> None:
-    (tmp_path / "job.py").write_text("import jax; jax.jit(lambda x: x * 2)(1.0)\n")
-    options = ("--python", jax_python, "-C", tmp_path / "new", "--json")
-    first = without_linux("warm", *options, "job.py")["summary"]
-    again = without_linux("warm", "--fail-on-miss", *options, "job.py")["summary"]
-    assert first["compile_requests"] == first["written"] == again["hits"] > 0
+    path = script(STEP + "jax.jit(lambda x: x * 2)(1.0)\n")
+    options = ("--portable", "--python", each_jax_python, "-C", step_cache, "--json")
+    summary = without_linux("warm", *options, path)["summary"]
+    assert (summary["hits"], summary["written"]) == (step_runs.hot["summary"]["hits"], 1)

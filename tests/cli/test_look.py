@@ -385,9 +385,7 @@ def labels(run_cli: RunCli, path: Path) -> dict[str, str]:
     return {e["key"]: e["tuning"] for e in entries if e["tuning"]}
 
 
-def test_ls_show_and_prune_go_by_the_label_of_this_very_file(
-    run_cli: RunCli, labelled: Any
-) -> None:
+def test_a_label_is_of_this_very_file(run_cli: RunCli, labelled: Any) -> None:
     path, known = labelled
     assert labels(run_cli, path) == known
     untuned = next(k for k, tuning in known.items() if tuning == "untuned")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import CORPUS, RunCli, clean_environment, find_jax_pythons, jax_version
 from plain_jax import Counts, count_plain
+from processes import sh
 from ways import old_copy
 
 #: A command in a sentence: from its first word to the end of the line, or to what closes it.
@@ -63,10 +64,9 @@ def _is_for(mark: pytest.Mark, item: pytest.Item) -> bool:
     if mark.kwargs.get("jax") is None:
         return True
     values = item.callspec.params if hasattr(item, "callspec") else {}
+    version = jax_version(values.get("each_jax_python") or find_jax_pythons()[0])
     oldest, newer = mark.kwargs["jax"]
-    return bool(
-        oldest <= jax_version(values.get("each_jax_python") or find_jax_pythons()[0]) < newer
-    )
+    return bool(oldest <= version < newer)
 
 
 #: The versions of JAX that hash the path of the cache.
@@ -137,15 +137,8 @@ def act(
     for word, value in (filled or {}).items():
         command, count = re.subn(rf"\b{word}\b", str(value), command)
         assert count, (word, command)
-    done = subprocess.run(
-        command,
-        shell=True,
-        cwd=home,
-        env=clean_environment(home) | {"PATH": path_of(sys.executable), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    given = clean_environment(home) | {"PATH": path_of(sys.executable), **env}
+    done = sh(command, shell=True, cwd=home, env=given)
     assert code in (None, done.returncode), (text, done)
     return done
 

@@ -50,16 +50,17 @@ def bring(data: bytes, target: Path, **options: Any) -> Outcome:
 def contents(cache: Path) -> dict[str, bytes]:
     """Every file by name: decompressed where it is an entry, header included."""
     found = {}
-    for path in cache.rglob("*"):
+    for path in filter(Path.is_file, cache.rglob("*")):
         name = str(path.relative_to(cache))
-        if not path.is_file() or name in (".lockfile", CACHE_TAG) or name.startswith(".jaxcache"):
-            continue
-        data = path.read_bytes()
-        if name.endswith("-atime") or "xla_gpu" in name:
-            found[name] = data
-        else:
-            found[name] = b"".join(decompress_chunks(io.BytesIO(data), len(data)))
+        if name not in (".lockfile", CACHE_TAG) and not name.startswith(".jaxcache"):
+            is_plain = name.endswith("-atime") or "xla_gpu" in name
+            found[name] = path.read_bytes() if is_plain else content_of(path)
     return found
+
+
+def content_of(entry: Path) -> bytes:
+    data = entry.read_bytes()
+    return b"".join(decompress_chunks(io.BytesIO(data), len(data)))
 
 
 def copy_of(source: Path, target: Path) -> Path:
@@ -72,8 +73,7 @@ def first_entry(cache: Path) -> Path:
 
 
 def payload_of(entry: Path) -> bytes:
-    data = entry.read_bytes()
-    return b"".join(decompress_chunks(io.BytesIO(data), len(data)))[4:]
+    return content_of(entry)[4:]
 
 
 def padded(payload: bytes, size: int, last: int = 0) -> bytes:

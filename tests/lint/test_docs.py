@@ -163,16 +163,9 @@ def test_every_command_of_a_page(steps: list[Step], tmp_path: Path) -> None:
     (home / "page.sh").write_text("".join(runs))
     for name in ("tests", "examples"):
         (home / name).symlink_to(REPOSITORY / name)
-    terminal = Terminal(
-        ["bash", "--norc", "page.sh"],
-        home=home,
-        width=100,
-        env={
-            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONWARNINGS": "",
-            "JAX_PLATFORMS": "cpu",
-        },
-    )
+    env = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONWARNINGS": ""}
+    env["JAX_PLATFORMS"] = "cpu"
+    terminal = Terminal(["bash", "--norc", "page.sh"], home=home, width=100, env=env)
     terminal.finish()
     parts = without_style(terminal.text).split(MARK)
     assert len(parts) == 2 * len(steps) + 1, terminal.text[-2000:]
