@@ -369,10 +369,8 @@ def test_a_dashboard_asks_for_what_is_exported(run_cli: RunCli, capped_cache: Pa
 @pytest.fixture
 def labelled(corpus: Path, tmp_path: Path) -> tuple[Path, dict[str, str]]:
     """A cache of GPU entries, of which the ledger calls one untuned and one tuned."""
-    path = tmp_path / "gpu"
-    shutil.copytree(corpus / "0.12.0.1-cuda13-h200-zstd", path)
-    keys = sorted(p.name.removesuffix("-cache") for p in path.glob("*-cache"))
-    known = dict(zip(keys, ("untuned", "tuned"), strict=False))
+    path = Path(shutil.copytree(corpus / "0.12.0.1-cuda13-h200-zstd", tmp_path / "gpu"))
+    known = dict(zip(sorted(keys_in(path)), ("untuned", "tuned"), strict=False))
     for key, tuning in known.items():
         info = (path / f"{key}-cache").stat()
         facts = {"tuning_mtime_ns": info.st_mtime_ns, "tuning_size_bytes": info.st_size}

@@ -71,8 +71,7 @@ def test_without_terminal_it_wants_yes(run_cli: RunCli, cache: Path) -> None:
 def test_nothing_is_removed_where_the_disk_may_hide_a_pin(
     run_cli: RunCli, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(CORPUS / "0.8.3-cpu-zstd", other)
+    other = Path(shutil.copytree(CORPUS / "0.8.3-cpu-zstd", tmp_path / "other"))
     entry, *_ = cache.glob("*-cache")
     run_cli("pin", entry.name.removesuffix("-cache"), "-C", cache)
     before = names(cache), names(other)

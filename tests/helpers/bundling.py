@@ -64,8 +64,7 @@ def content_of(entry: Path) -> bytes:
 
 
 def copy_of(source: Path, target: Path) -> Path:
-    shutil.copytree(source, target)
-    return target
+    return Path(shutil.copytree(source, target))
 
 
 def first_entry(cache: Path) -> Path:
