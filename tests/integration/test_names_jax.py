@@ -87,42 +87,33 @@ def test_every_name_is_sound_and_travels(
     assert hits(tmp_path / "restored") == CACHED
 
 
-def test_a_run_names_modules_as_their_files_and_its_recipe_compiles_every_name(
+def test_a_run_with_a_tier_takes_every_name_and_its_recipe_compiles_them(
     run_cli: RunCli, cache: Path, each_jax_python: str, hits: Hits, tmp_path: Path
 ) -> None:
+    """Half of the entries come from the tier."""
     if jax_version(each_jax_python) < (0, 5):
-        pytest.skip("recipes are compiled by JAX 0.5 and later")
-    options = ("-C", cache, "--python", each_jax_python, "--json")
-    recipe, target = tmp_path / "names.recipe", tmp_path / "target"
-    done = run_cli("warm", *options, "--record", recipe, *PROGRAM, env=SETTINGS)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["summary"]["hits"] == CACHED
-    keyed = [m for m in document["modules"] if m["key"]]
-    assert {m["module"] for m in keyed} == {m["key"].rpartition("-")[0] for m in keyed}
-    kept = run_records(cache)
-    explained = run_cli("explain", *options, PROGRAM[0], "--", PROGRAM[1], env=SETTINGS)
-    assert run_records(cache) == kept, "nothing is recorded where nothing is written"
-    # Only the two whose names are too long for a file are not cached.
-    assert len(json.loads(explained.stdout)["comparisons"]) <= 2, explained.stdout
-    compiling = ("compile", recipe, "-C", target, "--jobs=1", "--python", each_jax_python)
-    run_cli(*compiling, env=SETTINGS)
-    assert hits(target) == CACHED
-
-
-def test_the_live_layer_takes_every_name(
-    run_cli: RunCli, cache: Path, each_jax_python: str, hits: Hits, tmp_path: Path
-) -> None:
-    if jax_version(each_jax_python) < (0, 5):
-        pytest.skip("the live layer knows JAX from 0.4.38")
-    tier = tmp_path / "tier"
+        pytest.skip("recipes are compiled by JAX 0.5 and later, and the live layer knows 0.4.38")
+    tier, recipe, target = (tmp_path / name for name in ("tier", "names.recipe", "target"))
     assert run_cli("push", tier, "-C", cache).returncode == 0
     paths = sorted(cache.glob("*-cache"))
     for path in paths[::2]:
         path.unlink()
     left = {path: path.read_bytes() for path in paths[1::2]}
-    options = ("-C", cache, "--tier", tier, "--json", "--", each_jax_python, *PROGRAM)
-    done = run_cli("run", "--live", *options, env=SETTINGS)
-    assert json.loads(done.stdout)["summary"]["hits"] == CACHED, done.stderr
+    program = ("--", each_jax_python, *PROGRAM)
+    options = ("-C", cache, "--json", "--tier", tier, "--record", recipe)
+    done = run_cli("run", "--live", *options, *program, env=SETTINGS)
+    document = json.loads(done.stdout)
+    assert document["summary"]["hits"] == CACHED, done.stderr
+    keyed = [m for m in document["modules"] if m["key"]]
+    assert {m["module"] for m in keyed} == {m["key"].rpartition("-")[0] for m in keyed}
     assert left == {path: path.read_bytes() for path in left}
-    assert hits(cache) == CACHED
+    kept = run_records(cache)
+    explained = run_cli("explain", *options[:3], *program, env=SETTINGS)
+    assert run_records(cache) == kept, "nothing is recorded where nothing is written"
+    # Only the two whose names are too long for a file are not cached.
+    assert len(json.loads(explained.stdout)["comparisons"]) <= 2, explained.stdout
+    compiling = ("compile", recipe, "-C", target, "--jobs=1", "--json", "--python", each_jax_python)
+    modules = json.loads(run_cli(*compiling, env=SETTINGS).stdout)["modules"]
+    failed = [(m["reason"], m["attempts"]) for m in modules if m["outcome"] == "failed"]
+    assert failed == [("refused-here", 1)] * 2
+    assert hits(target) == CACHED
