@@ -28,6 +28,7 @@ from conftest import (
 from terminal import without_style
 
 from jaxcache.cache.recipe import Recipe, encode_recipe, open_recipe
+from jaxcache.warm.compiling import pool
 
 pytestmark = pytest.mark.jax
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -37,6 +38,11 @@ Record = Callable[..., Path]
 
 def entries(directory: Path) -> set[str]:
     return {p.name for p in directory.iterdir() if p.name.endswith("-cache")}
+
+
+def read(recipe: Path) -> Recipe:
+    with open_recipe(str(recipe)) as file:
+        return file.recipe
 
 
 def wait_for_entry(cache: Path) -> None:
@@ -66,19 +72,13 @@ def recorded(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> Record:
 
 @pytest.fixture
 def recipe(recorded: Record, make_once: MakeOnce, each_jax_python: str) -> Path:
-    """The recipe of ``devices`` to read, for all tests.
-
-    Beside it are its cache, ``first``, and ``collected.recipe``, for which nothing ran.
-    """
-
-    def fill(home: Path) -> None:
-        collect = (*EIGHT, "--collect-only=0")
-        collected = recorded(PROGRAMS, "devices", options=collect, home=home)
-        collected.rename(home / "collected.recipe")
-        recorded(PROGRAMS, "devices", options=EIGHT, home=home)
-
-    name = f"recipe-jax{find_jax_pythons().index(each_jax_python)}"
-    return make_once(name, fill) / "some.recipe"
+    """The recipe of ``devices``, for which next to nothing ran: to read, for all tests."""
+    options = (*EIGHT, "--collect-only=0")
+    home = make_once(
+        f"recipe-jax{find_jax_pythons().index(each_jax_python)}",
+        lambda home: recorded(PROGRAMS, "devices", options=options, home=home),
+    )
+    return home / "some.recipe"
 
 
 @pytest.fixture
@@ -104,30 +104,26 @@ def compiled(run_cli: RunCli, each_jax_python: str) -> Callable[..., dict[str, A
 
 
 def test_the_program_hits_everything_that_its_recipe_compiled(
-    run_cli: RunCli, recipe: Path, compiled: Any, each_jax_python: str, tmp_path: Path
+    recorded: Record, recipe: Path, each_jax_python: str, tmp_path: Path
 ) -> None:
-    cache = tmp_path / "other"
-    document = compiled(recipe, cache, "--jobs", "2")
-    assert {m["outcome"] for m in document["modules"]} == {"written"}
-    assert len(entries(cache)) == len(entries(recipe.with_name("first")))
-    options = ("-C", cache, "--fail-on-miss", "--python", each_jax_python, *EIGHT)
-    done = run_cli("warm", *options, PROGRAMS, "devices")
-    assert done.returncode == 0, done.stderr
-    assert " written " not in done.stderr
-
-
-def test_check_says_what_would_hit_and_why_not(
-    step_recipe: Path, step_cache: Path, compiled: Any
-) -> None:
-    (gone,) = step_cache.glob("jit_step-*-cache")
-    gone.unlink()
-    flags = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}  # ours are not the recipe's
-    document = compiled(step_recipe, step_cache, "--check", "--portable", code=1, env=flags)
-    (missing,) = [m for m in document["modules"] if m["outcome"] == "missing"]
-    assert (missing["module"], missing["differs"]) == ("jit_step", [])
-    summary = document["summary"]
-    assert summary["already_cached"] == summary["requested"] - 1 > 0
-    assert not gone.exists()
+    """A full run has the modules that were collected; a bar counts what is done."""
+    first, collected = tmp_path / "first", read(recipe).requests
+    # GSPMD chooses shardings while it compiles, so there such modules are compiled.
+    assert any(r.stubbed for r in collected)
+    words = ("-C", first, "--portable", "--jobs=2", "--python", each_jax_python)
+    done = show_on_terminal(("compile", recipe, *words), home=tmp_path, width=150)
+    assert done.returncode == 0, done.stdout
+    bar = re.compile(r"compiling .*?(\d+)/(\d+) ")
+    shown = bar.findall(without_style(done.stdout))
+    counts = [int(count) for count, _ in shown]
+    assert counts and counts == sorted(counts)
+    assert {int(total) for _, total in shown} == {len(entries(first))}
+    options = (*EIGHT, "--portable", "--fail-on-miss")
+    full = read(recorded(PROGRAMS, "devices", options=options)).requests
+    assert not any(r.stubbed for r in full)
+    assert entries(first) == {f"{r.key}-cache" for r in full}
+    found, expected = ({(r.module, r.bytecode) for r in each} for each in (collected, full))
+    assert found == expected
 
 
 def test_a_module_that_kills_every_worker_is_named_and_the_rest_go_on(
@@ -207,26 +203,32 @@ def test_a_recipe_for_what_is_not_here(
     assert (done.returncode, error_of(done)) == (1, "no-platform")
 
 
-def test_a_recipe_of_another_jax_says_so(
+def test_check_says_what_would_hit_and_why_not(
     step_recipe: Path, step_cache: Path, compiled: Any, tmp_path: Path
 ) -> None:
+    """One entry is gone; the others are recorded as another jaxlib would have made them."""
+    (gone,) = step_cache.glob("jit_step-*-cache")
+    gone.unlink()
+
     def change(recipe: Recipe) -> Recipe:
-        other = {"jaxlib_version": "0.0.1", "jaxlib_digest": None}
-        components = {"jax_lib version": "0" * 64}
+        environments = (replace(e, jaxlib_version="0.0.1") for e in recipe.environments)
         requests = (
-            replace(r, key=f"{r.module}-{'0' * 64}", components={**r.components, **components})
+            r
+            if r.module == "jit_step"
+            else replace(r, key=f"{r.module}-{'0' * 64}", components={**r.components, **other})
             for r in recipe.requests
         )
-        return replace(
-            recipe,
-            environments=tuple(replace(e, **other) for e in recipe.environments),
-            requests=tuple(requests),
-        )
+        return replace(recipe, environments=tuple(environments), requests=tuple(requests))
 
+    other = {"jax_lib version": "0" * 64}
     path = changed(step_recipe, tmp_path / "some.recipe", change)
-    document = compiled(path, step_cache, "--check", "--portable")
-    assert {tuple(m["differs"]) for m in document["modules"]} == {("jax_lib version",)}
+    flags = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}  # ours are not the recipe's
+    document = compiled(path, step_cache, "--check", "--portable", code=1, env=flags)
+    found = {m["module"]: (m["outcome"], m["moved"], *m["differs"]) for m in document["modules"]}
+    assert found.pop("jit_step") == ("missing", False)
+    assert {*found.values()} == {("already-cached", False, "jax_lib version")}
     assert any("recorded with jaxlib 0.0.1" in note for note in document["notes"])
+    assert not gone.exists()
 
 
 #: Garbage, and text in which XLA would follow a pointer.
@@ -275,21 +277,6 @@ def large(x):
         x = jnp.sin(x) + 1
     return x
 """
-
-
-def read(recipe: Path) -> Recipe:
-    with open_recipe(str(recipe)) as file:
-        return file.recipe
-
-
-def test_the_keys_are_those_of_a_full_run(recipe: Path) -> None:
-    collected = read(recipe.with_name("collected.recipe"))
-    # GSPMD chooses shardings while it compiles, so there such modules are compiled.
-    assert any(r.stubbed for r in collected.requests)
-    full = read(recipe)
-    assert not any(r.stubbed for r in full.requests)
-    keys, all_keys = ({r.key: r.bytecode for r in each.requests} for each in (collected, full))
-    assert keys == all_keys
 
 
 #: Has zeros in its hands: one function captures them, and a branch reads them.
@@ -416,8 +403,8 @@ def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
     recipe: Path,
     tmp_path: Path,
 ) -> None:
-    other, first = tmp_path / "other", recipe.with_name("first")
-    args = ("compile", recipe, "-C", other, "--used-at", first, "--python", each_jax_python)
+    other, used_at = tmp_path / "other", recipe.with_name("first")
+    args = ("compile", recipe, "-C", other, "--used-at", used_at, "--python", each_jax_python)
     compile_ = subprocess.Popen(
         [sys.executable, "-m", "jaxcache", *args, "--json", "--dask", cluster["address"]],
         env=clean_environment(tmp_path) | {"PYTHONWARNINGS": "default"},
@@ -431,31 +418,21 @@ def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
     assert compile_.returncode == 0, errors
     summary = json.loads(output)["summary"]
     assert summary["written"] == summary["requested"] > 0
-    assert entries(other) == entries(first)
+    requests = read(recipe).requests
+    assert entries(other) == {f"{r.key}-cache" for r in requests}
     # The cluster knows what is there: nothing is compiled again.
     words = (*args, "--json", "--dask", cluster["address"])
-    again = run_cli(*words, env={"PYTHONWARNINGS": "default"})
-    assert json.loads(again.stdout)["summary"]["already_cached"] == summary["requested"]
+    again = json.loads(run_cli(*words, env={"PYTHONWARNINGS": "default"}).stdout)["modules"]
+    found = {(m["key"], m["outcome"], m["compile_seconds"]) for m in again}
+    assert found == {(r.key, "already-cached", r.compile_seconds) for r in requests}
 
 
 @needs_dask
-def test_a_scheduler_that_is_not_there(run_cli: RunCli, step_recipe: Path) -> None:
-    env = {"PYTHONWARNINGS": "default", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
+def test_a_scheduler_that_is_not_there(
+    run_cli: RunCli, step_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_CONNECT_SECONDS", 1)
     words = ("compile", step_recipe, "--dask", "tcp://127.0.0.1:9", "--json")
-    done = run_cli(*words, env=env)
+    done = run_cli(*words, env={"PYTHONWARNINGS": "default"})
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert (done.returncode, error["code"]) == (1, "no-cluster")
-
-
-# What ``compile`` shows on a terminal while it works.
-
-
-def test_a_bar_counts_what_is_done(step_recipe: Path, each_jax_python: str, tmp_path: Path) -> None:
-    words = ("-C", tmp_path / "second", "--jobs=1", "--python", each_jax_python)
-    done = show_on_terminal(("compile", step_recipe, *words), home=tmp_path, width=150)
-    assert done.returncode == 0, done.stdout
-    bar = re.compile(r"compiling .*?(\d+)/(\d+) ")
-    shown = bar.findall(without_style(done.stdout))
-    counts = [int(count) for count, _ in shown]
-    assert counts and counts == sorted(counts)
-    assert {int(total) for _, total in shown} == {len(entries(tmp_path / "second"))}
