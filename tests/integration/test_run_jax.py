@@ -19,7 +19,7 @@ from warm_checks import STEP, only
 
 from jaxcache.cache.bundle.format import encode_manifest, open_bundle, read_bundle
 from jaxcache.core import runs
-from jaxcache.core.runs import CompileRow, Record
+from jaxcache.core.runs import Record
 
 pytestmark = pytest.mark.jax
 PASSWORD = "correct-horse-battery"
@@ -94,12 +94,10 @@ def test_a_run_records_where_and_how_each_key_was_made(cache: Path) -> None:
     (run,) = record.runs
     assert (record.program, run.argv, record.travelled) == ("train.py", ("8",), False)
     own = [row for row in run.rows if row.function == "loss"]
-    assert [row.kind for row in own] == ["primal", "linearize", "backward"]
-    assert {(row.file, row.line) for row in own} == {("model.py", 4)}
-    assert [(row.call_file, row.call_line) for row in own] == [
-        ("train.py", 8),
-        ("model.py", 9),
-        ("model.py", 9),
+    assert [(r.kind, r.file, r.line, r.call_file, r.call_line) for r in own] == [
+        ("primal", "model.py", 4, "train.py", 8),
+        ("linearize", "model.py", 4, "model.py", 9),
+        ("backward", "model.py", 4, "model.py", 9),
     ]
     assert {row.definition for row in own} == {runs.digest_line(b"def loss(w, x):")}
     assert own[0].call == runs.digest_line(b"loss(w, x)")
@@ -142,14 +140,6 @@ def test_an_edit_changes_the_digest_of_its_line_alone(
     assert changed == [6]
 
 
-def test_nothing_is_recorded_where_nothing_is_written(
-    run_cli: RunCli, cache: Path, recorded: Path
-) -> None:
-    before = records(cache)
-    warm(run_cli, cache, "--no-write", recorded.name, "8", cwd=recorded.parent)
-    assert records(cache) == before
-
-
 def run_python(*words: str, cwd: Path, **variables: str) -> None:
     env = {**clean_environment(cwd), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **variables}
     sh([sys.executable, *words], cwd=cwd, env=env, check=True)
@@ -173,16 +163,13 @@ def test_watch_records_the_blocks_of_a_process_as_one_run(cache: Path, program: 
 def test_the_live_layer_records_its_keys_and_keeps_what_is_known_of_them(
     cache: Path, recorded: Path
 ) -> None:
-    def run_live() -> tuple[CompileRow, ...]:
-        live = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAXCACHE_LIVE": "1"}
-        run_python("train.py", "8", cwd=recorded.parent, **live)
-        return records(cache)[0].runs[0].rows
-
-    known = run_live()
-    assert {row.outcome for row in known} == {"hit"}
-    assert "backward" in {row.kind for row in known}
-    shutil.rmtree(cache)
-    assert {(row.outcome, row.kind) for row in run_live()} == {("written", "")}
+    (known,) = records(cache)[0].runs
+    recorded.write_text(f"{PROGRAM}jax.jit(lambda x: x * 3)(2.0)\n")
+    live = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAXCACHE_LIVE": "1"}
+    run_python("train.py", "8", cwd=recorded.parent, **live)
+    *hits, new = ((r.key, r.outcome, r.kind) for r in records(cache)[0].runs[0].rows)
+    assert sorted(hits) == sorted((row.key, "hit", row.kind) for row in known.rows)
+    assert new[1:] == ("written", "")
 
 
 def test_pytest_records_the_run_of_its_tests(cache: Path, tmp_path: Path) -> None:
@@ -244,19 +231,19 @@ def test_records_are_the_caches_own_for_every_command(run_cli: RunCli, cache: Pa
 # A terminal shows what a program prints under ``warm`` and ``run``, byte for byte.
 
 
-#: Compiles for a second or more in the middle of a line, while another thread prints.
+#: Compiles for half a second or more in the middle of a line, while another thread prints.
 TERMINAL_PROGRAM = """
 import threading, time
 import jax, jax.numpy as jnp
 
 def tick():
     for number in range(8):
-        time.sleep(0.2)
+        time.sleep(0.1)
         print(f"tick {number} from a thread", flush=True)
 
 @jax.jit
 def slow(x):
-    for i in range(75):
+    for i in range(40):
         x = jnp.sin(x) @ jnp.cos(x) + i
     return x
 
@@ -301,7 +288,7 @@ def test_nothing_is_drawn_over_what_a_program_prints(start: Any, command: str) -
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("warm", "note: interrupted"),
+        pytest.param("warm", "note: interrupted", marks=pytest.mark.slow),
         ("explain", "interrupted; the explanation ends with the compile that was running"),
     ],
 )
@@ -372,16 +359,15 @@ def test_the_active_environment_runs_the_program(
 
 
 def test_what_was_not_heard_fails_every_assertion(
-    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path
+    run_cli: RunCli, cache: Path, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "r.recipe"
     options = ("--fail-on-miss", "--strict", "--record", recipe)
-    done = run_cli("run", "-C", cache, *options, "--", alone, "-I", script(STEP))
-    assert done.returncode == 1, done.stderr
-    assert "no use of jax was seen" in done.stderr, done.stderr
+    done = run_cli("run", "-C", cache, *options, "--", "true")
+    assert (done.returncode, recipe.exists()) == (1, False)
+    assert "no use of jax was seen" in done.stderr
     assert "failed: not every compile could be observed" in done.stderr
     assert "failed: nothing was recorded" in done.stderr
-    assert not recipe.exists()
 
 
 #: Uses one module; where nothing was asked of it, waits for another that comes from a tier.
@@ -437,9 +423,6 @@ def test_a_program_that_fails_before_it_uses_jax_is_said_to_fail(
         assert "_jaxcache." not in done.stderr
         assert "sitecustomize" not in done.stderr
     assert "[program-failed]" in done.stderr
-    done = run_cli("explain", "-C", cache, "--python", jax_python, script("import jax\n1 / 0\n"))
-    assert done.returncode == 1
-    assert "exit code 1: the program failed before its first compile" in done.stderr
 
 
 def test_a_python_without_jax_is_named(run_cli: RunCli, cache: Path) -> None:
