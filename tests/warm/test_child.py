@@ -47,7 +47,11 @@ def test_the_first_that_has_the_package_is_chosen(
 
     # From the last to the first of the order.
     add(make_environment(tmp_path / "usr", venv=False), "PATH")
-    add(make_environment(tmp_path / "work/.venv"), str(tmp_path / "work/.venv"))
+    beside = make_environment(tmp_path / "work/.venv")
+    (tmp_path / "work/.venv").chmod(0o777)  # others may write it
+    assert choose_python(package=PACKAGE) == (str(tmp_path / "usr/bin/python"), "PATH")
+    (tmp_path / "work/.venv").chmod(0o755)
+    add(beside, str(tmp_path / "work/.venv"))
     add(make_environment(tmp_path / "work/sub/.venv"), str(tmp_path / "work/sub/.venv"))
     monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
     add(make_environment(tmp_path / "conda", venv=False), "CONDA_PREFIX")
@@ -58,6 +62,9 @@ def test_the_first_that_has_the_package_is_chosen(
     configured = make_environment(tmp_path / "configured")
     config.write_text(f'python = "{configured}"\n')
     add(configured, f"python of {config}")
+    config.write_text('python = "/absent/python"\n')
+    with pytest.raises(NoJaxError, match="Python not found: /absent/python"):
+        choose_python()
 
 
 def test_an_environment_without_the_package_is_passed_over(
@@ -82,12 +89,6 @@ def test_all_that_lack_jax_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert describe_no_jax(sys.executable, reason) == all_lack  # the tool itself lacks it, too
 
 
-def test_an_environment_that_others_may_write_is_passed_over(tmp_path: Path) -> None:
-    make_environment(tmp_path / "work/.venv")
-    (tmp_path / "work/.venv").chmod(0o777)
-    assert choose_python(package=PACKAGE) is None
-
-
 def test_a_python_finds_a_package_without_importing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,14 +99,6 @@ def test_a_python_finds_a_package_without_importing_it(
     (tmp_path / PACKAGE / "__init__.py").write_text("raise SystemExit(2)")
     assert has_package(sys.executable, PACKAGE)
     assert not has_package(str(tmp_path), PACKAGE)
-
-
-def test_a_configured_python_that_does_not_exist(tmp_path: Path) -> None:
-    config = tmp_path / "home/.config/jaxcache/config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text('python = "/absent/python"\n')
-    with pytest.raises(NoJaxError, match="Python not found: /absent/python"):
-        choose_python()
 
 
 @pytest.mark.parametrize(

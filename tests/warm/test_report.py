@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference
+from jaxcache.cache.recipe import Environment
 from jaxcache.core.compile_event import Argument, CompileFinished
 from jaxcache.errors import JaxcacheError
 from jaxcache.injected.process_observer import CompileRequest
@@ -31,26 +32,8 @@ from jaxcache.warm.report.events import (
 from jaxcache.warm.report.notes import advise, bucket_notes, per_process_key_notes
 from jaxcache.warm.report.report import Report, require_observed
 
-DONE = {
-    "event": "module",
-    "number": 1,
-    "at": 2.0,
-    "module": "jit_f",
-    "outcome": "written",
-    "reason": "not-in-cache",
-    "key": "jit_f-00",
-    "spans": {"compile": [2.0, 0.5]},
-}
 DIGEST = "ab" * 32
-ENVIRONMENT = {
-    "jax_version": "0.12.0.1",
-    "jaxlib_version": "0.12.0.1",
-    "platform": "cpu",
-    "device_count": 1,
-    "process_count": 1,
-    "process_id": 0,
-    "python_version": "3.11",
-}
+ENVIRONMENT = {"jax_version": "0.12.0.1", "jaxlib_version": "0.12.0", "platform": "cpu"}
 RECORDED = {
     "module": "jit_f",
     "environment": 0,
@@ -61,24 +44,43 @@ RECORDED = {
 }
 
 
+USER = {"function": "f", "file": "/u/train.py", "line": 3}
+HELPER = {"function": "_normal", "file": "/v/jax/_src/random.py", "line": 1}
+HIT: dict[str, Any] = {"outcome": "hit", "reason": "hit", "spans": {"retrieve": [1.0, 0.1]}}
+
+
+def event(number: int, place: dict[str, Any], kind: str = "module", **facts: Any) -> dict[str, Any]:
+    module = f"jit_{place['function']}"
+    names = {"number": number, "at": 1.0, "module": module, "key": f"{module}-{number:064x}"}
+    return {"event": kind, **names, **place, **facts}
+
+
+def written(number: int, place: dict[str, Any], seconds: float) -> dict[str, Any]:
+    new = {"outcome": "written", "reason": "not-in-cache"}
+    return event(number, place, **new, spans={"compile": [1.0, seconds]})
+
+
+NEW = written(1, USER, 2.0)
+BEGUN = event(1, USER, "begin")
+
+
 def parse(value: Any, process: int = 7) -> Any:
     return parse_event(json.dumps(value).encode(), process)
 
 
 def test_events_become_what_they_are() -> None:
-    recording = {"recorded": RECORDED, "environment": ENVIRONMENT}
-    begun = parse({"event": "begin", "number": 1, "at": 1, "module": "jit_f", **recording})
+    begun = parse({**BEGUN, "recorded": RECORDED, "environment": ENVIRONMENT})
     assert isinstance(begun, CompileStarted)
     assert begun.recorded and begun.recorded.device_shape == (1, 1)
-    assert begun.environment and begun.environment.platform == "cpu"
+    assert begun.environment == Environment("0.12.0.1", "0.12.0", "cpu")
     configured = parse({"event": "settings", "opened_directory": "/c", "jax_x": True, "at": 1})
-    assert isinstance(configured, Configured)
-    assert (configured.opened_directory, configured.settings) == ("/c", {"jax_x": True})
+    settings = {"jax_x": True}
+    assert configured == Configured(process=7, at=1, opened_directory="/c", settings=settings)
     assert parse({"event": "of the future"}) is None
     assert parse(["event"]) is None
     assert parse_event(b"\xff{", 1) is None
     assert parse_event(b"[" * 100_000, 1) is None
-    assert len(parse({**DONE, "detail": "x" * 1_000_000}).detail) == 1 << 16
+    assert len(parse({**NEW, "detail": "x" * 1_000_000}).detail) == 1 << 16
 
 
 def test_the_parent_reads_every_fact_that_the_listener_sends() -> None:
@@ -98,9 +100,6 @@ def test_the_parent_reads_every_fact_that_the_listener_sends() -> None:
     for name in {f.name for f in fields(CompileFinished)} - {"process", "arguments"}:
         assert getattr(done, name) == getattr(request, name), name
     assert done.spans == {"lower": (1.0, 0.5), "compile": (2.0, 0.25)}
-
-
-BEGUN = {"event": "begin", "number": 1, "module": "jit_f"}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ BEGUN = {"event": "begin", "number": 1, "module": "jit_f"}
     ],
 )
 def test_an_event_of_the_wrong_shape_is_trouble(change: dict[str, Any]) -> None:
-    said = parse({**DONE, **change})
+    said = parse({**NEW, **change})
     assert isinstance(said, Message)
     assert (said.event, "cannot be read" in said.detail) == ("trouble", True)
 
@@ -137,26 +136,20 @@ def test_an_event_of_the_wrong_shape_is_trouble(change: dict[str, Any]) -> None:
 
 
 def test_a_hostile_writer_disturbs_no_other() -> None:
+    """Nor does a program that removes the socket."""
     with socket_directory() as directory, EventServer(directory) as inbox:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
-            bad.connect(inbox.address)
-            bad.sendall(b'{"event": {}}\n\x00\xff\n{"event": "start", "pid": {}}\n')
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as good:
-            good.connect(inbox.address)
-            good.sendall(b'{"event": "start", "pid": 5, "argv": ["a"]}\n')
-        found = list(inbox.drain(5.0))
+        for lines in (
+            b'{"event": {}}\n\x00\xff\n{"event": "start", "pid": {}}\n',
+            b'{"event": "start", "pid": 5, "argv": ["a"]}\n',
+        ):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as writer:
+                writer.connect(inbox.address)
+                writer.sendall(lines)
+        found = [*inbox.drain(5.0)]
+        Path(inbox.address).unlink()
+        assert [*inbox.drain(5.0)] == []
     assert [e.event for e in found if isinstance(e, Message)] == ["trouble"]
     assert [e.argv for e in found if isinstance(e, ProcessStarted)] == [("a",)]
-
-
-def test_a_program_may_remove_the_socket() -> None:
-    with socket_directory() as directory, EventServer(directory) as inbox:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as writer:
-            writer.connect(inbox.address)
-            writer.sendall(b'{"event": "start", "pid": 5}\n')
-            assert inbox.next(5.0)
-        Path(inbox.address).unlink()
-        assert list(inbox.drain(5.0)) == []
 
 
 def test_a_run_leaves_no_thread_behind() -> None:
@@ -171,29 +164,14 @@ def test_a_run_leaves_no_thread_behind() -> None:
 # What the report says of them.
 
 
-USER = {"function": "f", "file": "/u/train.py", "line": 3}
-HELPER = {"function": "_normal", "file": "/v/jax/_src/random.py", "line": 1}
-HIT: dict[str, Any] = {"outcome": "hit", "reason": "hit", "spans": {"retrieve": [1.0, 0.1]}}
-
-
-def event(number: int, place: dict[str, Any], kind: str = "module", **facts: Any) -> dict[str, Any]:
-    module = f"jit_{place['function']}"
-    names = {"number": number, "at": 1.0, "module": module, "key": f"{module}-{number:064x}"}
-    return {"event": kind, **names, **place, **facts}
-
-
-def written(number: int, place: dict[str, Any], seconds: float) -> dict[str, Any]:
-    new = {"outcome": "written", "reason": "not-in-cache"}
-    return event(number, place, **new, spans={"compile": [1.0, seconds]})
-
-
 JAX = {"event": "jax", "jax": "0.10.2"}
-NEW = written(1, USER, 2.0)
 FOUND = event(2, USER, **HIT)
 QUICK = event(3, HELPER, outcome="skipped", reason="compile-time", spans={"compile": [1.0, 0.5]})
 DENIED: dict[str, Any] = {"outcome": "error", "reason": "write-error"}
 DENIED |= {"detail": "Permission denied", "spans": {"compile": [1.0, 0.5]}}
 UNWRITABLE = [event(n, place, **DENIED) for n, place in enumerate((USER, HELPER, HELPER))]
+NOWHERE: dict[str, Any] = {"outcome": "uncacheable", "reason": "no-directory"}
+NOWHERE |= {"spans": {"compile": [1.0, 2.0]}}
 CALLBACK = event(4, USER, outcome="uncacheable", reason="host-callbacks")
 
 
@@ -219,9 +197,8 @@ def screen(*events: dict[str, Any], **ended: Any) -> list[str]:
 
 
 def test_what_could_not_be_read_is_unobserved() -> None:
-    first = ({"event": "start", "pid": 5, "at": 1}, {"event": "jax", "jax": "0.10.2"}, DONE)
-    assert made(*first).unobserved == ()
-    (why,) = made(*first, {**DONE, "number": None}).unobserved
+    assert made(JAX, NEW).unobserved == ()
+    (why,) = made(JAX, NEW, {**NEW, "number": None}).unobserved
     assert why.startswith("an event 'module' of the listener cannot be read: number")
 
 
@@ -236,6 +213,26 @@ def test_what_could_not_be_read_is_unobserved() -> None:
             "them)",
         ),
         ([NEW], "1 entry written: the next run saves up to 2.0 s"),
+        # Helpers share a line where no function of the program missed; a hit's seconds, of which
+        # JAX has stored no digits, have none.
+        (
+            [event(1, USER, **HIT, stored_seconds=6.0), QUICK, QUICK],
+            "jit_f   train.py:3  hit          6 s        retrieved in 0.1 s\n"
+            "and 2 helpers of JAX: 2 skipped (compile-time) in 1.0 s, the longest jit__normal",
+        ),
+        # Nothing else would be in the table.
+        ([QUICK], "WHY\njit__normal          skipped    0.5 s        compile-time\nnote"),
+        (
+            [event(1, HELPER, **HIT), written(2, {**HELPER, "function": "kron"}, 1.5)],
+            "WHY\njit_kron          written    1.5 s        unknown\n"
+            "and 1 helper of JAX: 1 hit (--all lists them)\n",
+        ),
+        # A program without a cache directory is not called uncacheable.
+        (
+            [event(n, place, **NOWHERE) for n, place in enumerate((USER, HELPER))],
+            "jit_f   train.py:3  no-directory    2.0 s        no cache directory\n"
+            "and 1 helper of JAX: 1 no-directory in 2.0 s, the longest",
+        ),
         (
             [NEW, event(2, HELPER, **HIT, stored_seconds=6.0)],
             "1 entry written: the next run saves up to 2.0 s more",
@@ -248,31 +245,6 @@ def test_what_could_not_be_read_is_unobserved() -> None:
 )
 def test_the_screen_sums_up(events: list[dict[str, Any]], line: str) -> None:
     assert line in "\n".join(screen(*events))
-
-
-def test_helpers_share_a_line_where_no_function_of_the_program_missed() -> None:
-    skipped = {"outcome": "skipped", "reason": "compile-time", "spans": {"compile": [1.0, 0.5]}}
-    helpers = [event(n, {**HELPER, "function": f"_h{n}"}, **skipped) for n in (2, 3)]
-    lines = screen(event(1, USER, **HIT, stored_seconds=6.0), *helpers)
-    told = "and 2 helpers of JAX: 2 skipped (compile-time) in 1.0 s, the longest jit__h2 0.5 s"
-    assert f"{told} (--all lists them)" in " ".join(lines)
-    assert sum("jit__h" in line for line in lines) == 1, lines
-    alone = screen(*helpers)  # nothing else would be in the table
-    assert sum(line.startswith("jit__h") for line in alone) == 2, alone
-    hits = screen(event(1, HELPER, **HIT), written(2, {**HELPER, "function": "kron"}, 1.5))
-    assert [line.split()[:2] for line in hits if line[:4] == "jit_"] == [["jit_kron", "written"]]
-
-
-def test_a_program_without_a_cache_directory_is_not_called_uncacheable() -> None:
-    off: dict[str, Any] = {"outcome": "uncacheable", "reason": "no-directory"}
-    off |= {"spans": {"compile": [1.0, 2.0]}}
-    lines = screen(event(1, USER, **off), event(2, HELPER, **off))
-    assert "no-directory" in next(line for line in lines if line.startswith("jit_f"))
-    assert not any("uncacheable" in line for line in lines), lines
-
-
-def test_seconds_of_a_hit_have_no_digits_that_jax_did_not_store() -> None:
-    assert screen(event(1, USER, **HIT, stored_seconds=6.0))[2].split()[3:5] == ["6", "s"]
 
 
 def test_hits_save_their_compile_less_what_they_took_and_at_the_same_time_once() -> None:
@@ -316,7 +288,7 @@ def test_a_compile_in_which_the_program_is_killed_counts(code: int, seconds: flo
 def test_what_two_processes_trace_at_once_is_no_retrace() -> None:
     builder = ReportBuilder()
     for process in (1, 2):
-        builder.add(parse({**DONE, "function": "f", "spans": {"trace": [1.0, 3.0]}}, process))
+        builder.add(parse({**NEW, "function": "f", "spans": {"trace": [1.0, 3.0]}}, process))
     (function,) = builder.report(RunResult(0, False, False, 9.0), {}).functions
     assert (function.traces, function.repeated_seconds) == (1, 0.0)
 
@@ -334,12 +306,10 @@ def test_size_gives_way_before_why_is_cut_before_its_point(cause: str, point: st
     report = replace(report, modules=tuple(replace(m, cause=cause) for m in report.modules))
 
     def row(width: int) -> str:
-        page = report_view(report).page or ()
-        lines = set_blocks(page, width=width, color=False)
+        lines = set_blocks(report_view(report).page or (), width=width, color=False)
         return next(line for line in lines if line.startswith("jit_"))
 
-    assert cause in row(140)
-    assert "50.0 kB" in row(140)
+    assert cause in row(140) and "50.0 kB" in row(140)
     for width in (100, 90, 80):
         assert point in row(width)
         assert len(row(width)) <= width
@@ -386,13 +356,8 @@ def test_the_trace_has_the_phases_of_each_process_and_the_steps_of_its_threads()
     recorder = ReportBuilder()
     for process, at in ((1, 3.0), (2, 1.5)):
         begun = {"event": "start", "pid": 9, "argv": ["a.py", "x"]}
-        spans = {"key": [at, 0.1], "compile": [at, 0.25]}
-        for sent in (
-            begun,
-            JAX,
-            start((at, at + 1, "lower")),
-            {**NEW, "spans": spans, "thread": 5},
-        ):
+        step = {**NEW, "spans": {"key": [at, 0.1], "compile": [at, 0.25]}, "thread": 5}
+        for sent in (begun, JAX, start((at, at + 1, "lower")), step):
             recorder.add(parse(sent, process))
     names, spans = [], []
     for traced in trace_document(recorder)["traceEvents"]:
@@ -456,7 +421,7 @@ def failed(reason: str, **facts: Any) -> dict[str, Any]:
         ),
         ([failed("cache-not-opened")], {}, "nothing was cached, because JAX could not open /cache"),
         (
-            [event(1, USER, outcome="uncacheable", reason="no-directory")],
+            [event(1, USER, **NOWHERE)],
             {},
             "nothing was cached, because JAX has no cache directory",
         ),
@@ -580,7 +545,7 @@ def test_of_two_values_the_part_that_differs_is_shown(
 def test_where_the_entries_hit_is_said_by_the_run_that_began_the_cache(corpus: Path) -> None:
     directory = corpus / "0.10.2-cpu-zstd"
     key = min(directory.glob("*-cache")).name.removesuffix("-cache")
-    own = parse({**DONE, "key": key, "size_bytes": 1, "cache_dir": str(directory)})
+    own = parse({**NEW, "key": key, "size_bytes": 1, "cache_dir": str(directory)})
     hit = replace(own, outcome="hit")
     for others, is_told in (([], True), ([hit], True), ([replace(hit, key="jit_g-0")], False)):
         assert bool([*path_note([own, *others], "0.10.2")]) is is_told
@@ -652,7 +617,7 @@ def test_what_is_not_in_the_bucket_yet_is_counted_with_the_command_that_sends_it
 
 def test_processes_with_other_keys_are_named_once() -> None:
     modules = [
-        replace(parse(DONE, process), module=name, key=f"{name}-{process}", process_id=process)
+        replace(parse(NEW, process), module=name, key=f"{name}-{process}", process_id=process)
         for name in ("jit_f", "jit_g")
         for process in (0, 1, 2)
     ]
