@@ -151,9 +151,10 @@ def test_ctrl_c_in_a_condition_of_the_standard_library_is_no_internal_error(
 
 
 def test_options_of_a_program_that_is_run_are_not_ours(run_cli: RunCli, tmp_path: Path) -> None:
-    done = run_cli("run", "-C", tmp_path, "--", tmp_path / "no-such-program", "--json")
-    assert done.returncode != 0
-    assert done.stderr.startswith("jaxcache: ")
+    gone = tmp_path / "no-such-program"
+    done = run_cli("run", "-C", tmp_path, "--", gone, "--json")
+    said = f"jaxcache: cannot run {gone}: no such file or directory [cannot-run]\n"
+    assert (done.returncode, said in done.stderr) == (2, True)
 
 
 def test_a_mistake_of_ours_is_one_line_unless_asked(
