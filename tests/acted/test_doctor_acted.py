@@ -23,6 +23,8 @@ Make = Callable[[Path], dict[str, str]]
 DIRECTORY = "JAX_COMPILATION_CACHE_DIR"
 SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 LOW = {SECONDS: "0"}
+#: Below the home of a user.
+USUAL = ".cache/jax"
 
 
 def examine(
@@ -132,34 +134,28 @@ def open_to_all(home: Path) -> dict[str, str]:
     return {DIRECTORY: str(home / "open")}
 
 
-SPELLING = acts_on("name the directory by one absolute path everywhere: export …")
-OTHER = acts_on("export JAX_COMPILATION_CACHE_DIR=…")
-
-
 #: A setting, its finding, and the directory that the user meant.
-CURED: dict[str, tuple[Make, str, str, pytest.MarkDecorator]] = {
-    "nothing": (lambda _: {}, "no-cache-dir", ".cache/jax", OTHER),
-    "relative": (lambda _: {DIRECTORY: "c"}, "directory-spelling", "c", SPELLING),
-    "a user": (lambda h: {DIRECTORY: f"{h}/${{USER}}/c"}, "directory-spelling", "me/c", SPELLING),
-    "mktemp -d": (
-        *(lambda h: {DIRECTORY: f"{h}/tmp.0Az9bcdEFg"}, "temporary-directory"),
-        *(".cache/jax", OTHER),
-    ),
-    "tempfile": (
-        *(lambda h: {DIRECTORY: f"{h}/tmpk3j_ab12/c"}, "temporary-directory"),
-        *(".cache/jax", OTHER),
-    ),
-    "the threshold": (
-        *(lambda h: {DIRECTORY: f"{h}/c", SECONDS: "1"}, "threshold", "c"),
-        acts_on("export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"),
-    ),
-    "chmod 777": (open_to_all, "unsafe-permissions", "open", acts_on("chmod -R go-w …")),
+CURED: dict[str, tuple[Make, str, str]] = {
+    "nothing": (lambda _: {}, "no-cache-dir", USUAL),
+    "relative": (lambda _: {DIRECTORY: "c"}, "directory-spelling", "c"),
+    "a user": (lambda h: {DIRECTORY: f"{h}/${{USER}}/c"}, "directory-spelling", "me/c"),
+    "mktemp -d": (lambda h: {DIRECTORY: f"{h}/tmp.0Az9bcdEFg"}, "temporary-directory", USUAL),
+    "tempfile": (lambda h: {DIRECTORY: f"{h}/tmpk3j_ab12/c"}, "temporary-directory", USUAL),
+    "the threshold": (lambda h: {DIRECTORY: f"{h}/c", SECONDS: "1"}, "threshold", "c"),
+    "chmod 777": (open_to_all, "unsafe-permissions", "open"),
+}
+SAID = {
+    "no-cache-dir": acts_on("export JAX_COMPILATION_CACHE_DIR=…"),
+    "temporary-directory": acts_on("export JAX_COMPILATION_CACHE_DIR=…"),
+    "directory-spelling": acts_on("name the directory by one absolute path everywhere: export …"),
+    "threshold": acts_on("export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"),
+    "unsafe-permissions": acts_on("chmod -R go-w …"),
 }
 
 
 @pytest.mark.parametrize(
     ("set_up", "trap", "meant"),
-    [pytest.param(*values, marks=mark, id=name) for name, (*values, mark) in CURED.items()],
+    [pytest.param(*row, marks=SAID[row[1]], id=name) for name, row in CURED.items()],
 )
 def test_the_cure_of_a_setting(
     run_cli: RunCli, tmp_path: Path, set_up: Make, trap: str, meant: str

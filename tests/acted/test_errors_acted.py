@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from acting import act, acts_on, path_of, says
+from acting import act, acts_on, path_of, refused, says
 from conftest import RunCli
 
 ENTRIES = 7
@@ -41,9 +41,7 @@ def mend(run_cli: RunCli, tmp_path: Path) -> Mend:
         until: str = "\n\n",
         **env: str,
     ) -> "subprocess.CompletedProcess[str]":
-        told = run_cli(*words)
-        assert told.returncode == code, told
-        act(told.stderr, tmp_path, filled, until=until, **env)
+        act(refused(run_cli, code, *words), tmp_path, filled, until=until, **env)
         done = run_cli(*words)
         assert done.returncode == 0, done
         return done
@@ -75,9 +73,7 @@ def test_an_entry_that_is_pinned(run_cli: RunCli, filled: Path, key: str, mend: 
 def test_pins_above_a_bound(run_cli: RunCli, filled: Path, key: str, tmp_path: Path) -> None:
     run_cli("pin", key, "-C", filled)
     prune = ("prune", "-C", filled, "--yes", "--max-size", "1B")
-    told = run_cli(*prune)
-    assert told.returncode == 1
-    hint = told.stderr.partition("hint: ")[2]
+    hint = refused(run_cli, 1, *prune).partition("hint: ")[2]
     spared = run_cli("prune", "-C", filled, "-n", "--max-entries", "0").stderr
     gone = run_cli("pin", "--remove", "nosuch", "-C", filled).stderr
     for text in (spared, hint, gone):
@@ -92,12 +88,10 @@ def test_pins_above_a_bound(run_cli: RunCli, filled: Path, key: str, tmp_path: P
 def test_a_directory_in_the_place_of_a_key_or_above_caches(
     run_cli: RunCli, filled: Path, tmp_path: Path
 ) -> None:
-    told = run_cli("ls", filled)
-    assert told.returncode == 10, told
-    act(told.stderr, tmp_path)
-    told = run_cli("stats", "-C", tmp_path)
-    says(told.stderr)
-    act(f"jaxcache stats {told.stderr.partition('such as ')[2]}", tmp_path)
+    act(refused(run_cli, 10, "ls", filled), tmp_path)
+    told = refused(run_cli, 10, "stats", "-C", tmp_path)
+    says(told)
+    act(f"jaxcache stats {told.partition('such as ')[2]}", tmp_path)
 
 
 @acts_on("put its entries into a cache: jaxcache import … -C DIR")
@@ -108,12 +102,11 @@ def test_a_bundle_in_the_place_of_a_cache_or_a_recipe(
 ) -> None:
     bundle, one, other = (tmp_path / name for name in ("of mine.jxb", "one", "other"))
     run_cli("export", bundle, "-C", filled)
-    words = (("doctor", "-C", bundle), ("verify", "-C", bundle), ("compile", bundle, "-C", other))
-    told = [run_cli(*line) for line in words]
-    assert [done.returncode for done in told] == [2, 10, 1], told
-    assert len(act(told[0].stderr, tmp_path).stdout.splitlines()) == ENTRIES
-    act(told[1].stderr, tmp_path, {"DIR": one})
-    act(told[2].stderr, tmp_path, until=" adds its entries", **_names(other))
+    listed = act(refused(run_cli, 2, "doctor", "-C", bundle), tmp_path).stdout
+    assert len(listed.splitlines()) == ENTRIES
+    act(refused(run_cli, 10, "verify", "-C", bundle), tmp_path, {"DIR": one})
+    told = refused(run_cli, 1, "compile", bundle, "-C", other)
+    act(told, tmp_path, until=" adds its entries", **_names(other))
     assert len(keys_of(run_cli, one)) == len(keys_of(run_cli, other)) == ENTRIES
 
 
@@ -151,10 +144,8 @@ def test_a_script_in_the_place_of_a_bundle_a_recipe_or_a_cache(
 
     def done(code: int, *words: str | Path, until: str = "\n\n") -> str:
         """What the command of a hint prints."""
-        told = run_cli(*words)
-        assert told.returncode == code, told
         filled = {"DIR": here} if words[0] == "ls" else {}
-        return act(told.stderr, tmp_path, filled, until=until, **env).stdout
+        return act(refused(run_cli, code, *words), tmp_path, filled, until=until, **env).stdout
 
     done(1, "import", path, "-C", there)
     assert keys_of(run_cli, there)
@@ -168,8 +159,8 @@ def test_a_script_in_the_place_of_a_bundle_a_recipe_or_a_cache(
 
 
 def test_a_directory_in_the_place_of_a_bundle(run_cli: RunCli, filled: Path, here: Path) -> None:
-    told = run_cli("import", filled, "-C", here)
-    assert (told.returncode, "hint: pull takes the entries of a dir" in told.stderr) == (1, True)
+    told = refused(run_cli, 1, "import", filled, "-C", here)
+    assert "hint: pull takes the entries of a directory" in told
     assert run_cli("pull", filled, "-C", here).returncode == 0
     assert len(keys_of(run_cli, here)) == ENTRIES
 
@@ -208,10 +199,9 @@ def test_keys_that_others_may_read_or_write(run_cli: RunCli, filled: Path, tmp_p
     ):
         (path,) = tmp_path.rglob(name)
         path.chmod(mode)
-        told = run_cli(*words)
-        assert told.returncode == 12, told
-        says(told.stderr)
-        command = re.search(r"chmod [^,\n]+", told.stderr)
+        told = refused(run_cli, 12, *words)
+        says(told)
+        command = re.search(r"chmod [^,\n]+", told)
         assert command, told
         subprocess.run(command[0], shell=True, check=True)
         assert run_cli(*words).returncode == 0
@@ -225,10 +215,9 @@ def test_a_bundle_that_must_be_signed(
     run_cli("trust", "keygen", "ci")
     run_cli("export", "c.jxb", "-C", filled)
     words = ("import", "c.jxb", "-C", here, "--require-signed")
-    told = run_cli(*words)
-    assert told.returncode == 12
+    told = refused(run_cli, 12, *words)
     (tmp_path / "c.jxb").unlink()
-    act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **_names(filled))
+    act(told, tmp_path, {"KEY": "ci", "FILE": "c.jxb"}, **_names(filled))
     mend(words, 12, {"NAME": "ci"})
 
 
@@ -249,8 +238,7 @@ def test_a_key_of_several_entries(run_cli: RunCli, filled: Path, tmp_path: Path)
     assert told.returncode != 0
     keys = act(told.stderr, tmp_path, until=" prints them").stdout.split()
     assert len(keys) > 1 and all(key.startswith("jit_") for key in keys)
-    shown = run_cli("show", keys[0], "--hlo", "-C", filled)
-    assert "[ambiguous-key]" not in shown.stderr
+    assert "[ambiguous-key]" not in run_cli("show", keys[0], "--hlo", "-C", filled).stderr
 
 
 @acts_on("jaxcache trust remove …, if that is meant")
@@ -318,10 +306,9 @@ def test_entries_without_a_checksum(run_cli: RunCli, filled: Path, tmp_path: Pat
 
 @acts_on("jaxcache trust keygen makes a pair")
 def test_a_key_that_is_none(run_cli: RunCli, tmp_path: Path) -> None:
-    told = run_cli("trust", "add", "ci", "AAAA")
-    assert told.returncode == 2
-    says(told.stderr)
-    command = told.stderr.partition("hint: ")[2].replace("makes a pair", "mine")
+    told = refused(run_cli, 2, "trust", "add", "ci", "AAAA")
+    says(told)
+    command = told.partition("hint: ")[2].replace("makes a pair", "mine")
     key = act(command, tmp_path).stdout.split("\t")[1].strip()
     assert run_cli("trust", "add", "ci", key).returncode == 0
 
@@ -338,11 +325,8 @@ def test_a_project_that_is_not_trusted(run_cli: RunCli, clone: Path, tmp_path: P
 @pytest.mark.jax
 def test_a_profile_that_is_not_there(run_cli: RunCli, jax_python: str, tmp_path: Path) -> None:
     words = ("target", "show", "mine.json")
-    told = run_cli(*words)
-    assert told.returncode == 2
-    says(told.stderr)
-    filled = {"FILE": f"mine.json --python {jax_python}"}
-    act(told.stderr, tmp_path, filled, until=" makes one")
+    told = refused(run_cli, 2, *words)
+    act(told, tmp_path, {"FILE": f"mine.json --python {jax_python}"}, until=" makes one")
     assert run_cli(*words).stdout.startswith("devices")
 
 
@@ -352,10 +336,9 @@ def test_files_above_a_bound(run_cli: RunCli, filled: Path, tmp_path: Path) -> N
     side.mkdir()
     (side / "a.textproto").write_bytes(b"x" * 9000)
     words = ("prune", "--max-size", "3kB", "--grace", "0s", "-C", filled, "--yes")
-    told = run_cli(*words)
-    assert told.returncode == 1, told
-    options = [w for w in told.stderr.partition("hint: ")[2].split() if w.startswith("--")]
-    listed = act(told.stderr.partition("files, too; ")[2], tmp_path, until=" lists them")
-    says(told.stderr)
+    told = refused(run_cli, 1, *words)
+    options = [w for w in told.partition("hint: ")[2].split() if w.startswith("--")]
+    listed = act(told.partition("files, too; ")[2], tmp_path, until=" lists them")
+    says(told)
     assert "9000" in listed.stdout
     assert run_cli(*words, *options).returncode == 0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from acting import act, acts_on, make_wheel, path_of, says
+from acting import act, acts_on, make_wheel, path_of, refused, says
 from bundling import SMALL, first_entry, forged, forged_entry, payload_of
 from conftest import CORPUS, RunCli, clean_environment
 from processes import sh
@@ -32,9 +32,8 @@ def test_a_copy_of_a_bundle_with_a_damaged_entry(run_cli: RunCli, tmp_path: Path
     entries = [forged_entry(module, sound), forged_entry("jit_g", damaged, "b")]
     bundle = tmp_path / "of mine.jxb"
     bundle.write_bytes(forged(lambda made: made.update(entries=entries), sound + damaged))
-    told = run_cli("copy", bundle, tmp_path / "other.jxb")
-    assert told.returncode == 1
-    act(told.stderr, tmp_path, {"DIR": "place"}, code=3)
+    told = refused(run_cli, 1, "copy", bundle, tmp_path / "other.jxb")
+    act(told, tmp_path, {"DIR": "place"}, code=3)
     assert [name.partition("-")[0] for name in names(tmp_path / "place")] == [module]
 
 
@@ -60,12 +59,11 @@ def test_a_restore_of_a_directory_that_nobody_signed(
     run_cli("trust", "add", "other", run_cli("trust", "keygen", "o").stdout.partition("\t")[2])
     run_cli("ci", "save", "shared", "-C", filled)
     words = ("ci", "restore", "shared", "-C", tmp_path / "job", "--everything", "--require-signed")
-    told = run_cli(*words)
-    assert told.returncode == 12
-    assert says(told.stderr, "sign it where it is saved (--sign KEY)")
+    told = refused(run_cli, 12, *words)
+    assert says(told, "sign it where it is saved (--sign KEY)")
     shutil.rmtree(tmp_path / "shared")
     run_cli("ci", "save", "shared", "-C", filled, "--sign", "ci")
-    act(told.stderr, tmp_path, {"NAME": "ci", "KEY": f"'{public}'"})
+    act(told, tmp_path, {"NAME": "ci", "KEY": f"'{public}'"})
     assert run_cli(*words).returncode == 0
 
 
@@ -75,10 +73,9 @@ def test_files_of_torch_that_must_be_signed(
 ) -> None:
     public = run_cli("trust", "keygen", "ci").stdout.strip().partition("\t")[2]
     run_cli("trust", "add", "ci", public)
-    told = run_cli("pull", torch_cache, "-C", tmp_path / "other", "--require-signed")
-    assert told.returncode == 12, told
+    told = refused(run_cli, 12, "pull", torch_cache, "-C", tmp_path / "other", "--require-signed")
     env = {"JAX_COMPILATION_CACHE_DIR": str(torch_cache)}
-    act(told.stderr, tmp_path, {"KEY": "ci", "FILE": "t.jxb"}, **env)
+    act(told, tmp_path, {"KEY": "ci", "FILE": "t.jxb"}, **env)
     words = ("import", "t.jxb", "-C", tmp_path / "other", "--require-signed")
     assert run_cli(*words).returncode == 0
 
@@ -205,6 +202,5 @@ def test_an_extra_that_is_not_installed(tmp_path: Path, installer: str) -> None:
     env |= {"UV_OFFLINE": "1", "UV_FIND_LINKS": str(wheels), "PIP_FIND_LINKS": str(wheels)}
     subprocess.run((*install, mine), env=env, check=True)
     code = "from jaxcache.units import format_install; print(format_install('gpu'))"
-    printed = sh((python, "-c", code), env=env, check=True)
-    act(printed.stdout, tmp_path, **env)
+    act(sh((python, "-c", code), env=env, check=True).stdout, tmp_path, **env)
     assert [*own.glob("lib/python3*/site-packages/cramjam")]

@@ -30,8 +30,7 @@ LIFTED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "PYTHONWARNINGS": "
 
 def real_obstore(python: str) -> str:
     """The directory of obstore beside the jax of the tests."""
-    command = (python, "-c", "import obstore; print(obstore.__path__[0])")
-    done = sh(command)
+    done = sh((python, "-c", "import obstore; print(obstore.__path__[0])"))
     if done.returncode or not has_modules(python, "pip"):
         pytest.skip(f"{python} has no obstore, or no pip")
     return done.stdout.strip()

@@ -29,8 +29,7 @@ def test_a_cap_below_what_one_run_writes(way: str, cap: str, program) -> None:
     assert f"jax_compilation_cache_max_size is {cap}" in told
     assert jax.run().hits == 0
     if way == "warm":
-        again = jax.told(name, *words)
-        assert "JAX evicted its entry, because the cap is too small" in again
+        assert "JAX evicted its entry, because the cap is too small" in jax.told(name, *words)
         assert "cap-too-small" in jax.told(*jax.ways["explain"])
     jax.env = with_settings(told, jax.env)
     jax.run()

@@ -143,6 +143,13 @@ def act(
     return done
 
 
+def refused(run_cli: RunCli, code: int, *words: str | Path) -> str:
+    """What jaxcache says where it ends with this code."""
+    done = run_cli(*words)
+    assert done.returncode == code, done
+    return done.stderr
+
+
 def path_of(python: str) -> str:
     """A PATH on which this Python comes first, and our command after it."""
     places = (Path(python).parent, Path(sys.executable).parent, os.environ["PATH"])
