@@ -38,9 +38,6 @@ class Place:
         done = run_plain([self.python, HERE / program, *args], env=env | more)
         return json.loads(done.stdout.splitlines()[-1])
 
-    def compile(self, **more: str) -> Any:
-        return self.jax("compile_program.py", **more)
-
     def cli(self, *args: str | Path, code: int = 0) -> None:
         done = self.run_cli(*args)
         assert done.returncode == code, done.stderr
@@ -80,20 +77,15 @@ def test_jax_keeps_its_promises_over_it(
     if not has_modules(each_jax_python, "filelock"):
         pytest.skip("JAX needs filelock for a cap")
     place = Place(tmp_path / "cache", each_jax_python, run_cli)
-    cold = place.compile()
+    cold = place.jax("compile_program.py")
     assert (cold["hits"], cold["warnings"]) == (0, [])
     seal_and_move(place)
     assert len(place.entries()) == cold["requests"]
     prune_and_repair(place)
-    there = len(place.entries())
-    assert there == cold["requests"] - 3
-    tried = place.jax("lru_program.py", place.path)
-    assert tried == {"tried": 6, "broken": {}}
+    there = cold["requests"] - 3
+    assert len(place.entries()) == there
+    assert place.jax("lru_program.py", place.path) == {"tried": 6, "broken": {}}
     # Every entry that is there is a hit, what is not there is compiled and written.
-    raising = {"JAX_RAISE_PERSISTENT_CACHE_ERRORS": "true"}
-    first = place.compile(**raising)
-    assert (first["results"], first["warnings"]) == (cold["results"], [])
-    assert first["hits"] == there
+    again = place.jax("compile_program.py", JAX_RAISE_PERSISTENT_CACHE_ERRORS="true")
+    assert again == cold | {"hits": there}
     assert len(place.entries()) == cold["requests"]
-    again = place.compile(**raising)
-    assert (again["results"], again["hits"]) == (cold["results"], cold["requests"])

@@ -122,9 +122,8 @@ def test_both_see_the_same_entries_whoever_changed_them(old: Run, new: Run, cach
             ]
             fields = seen[0][0].keys() & seen[1][0].keys()
             assert len(fields) > 10
-            assert [{f: e[f] for f in fields} for e in seen[0]] == [
-                {f: e[f] for f in fields} for e in seen[1]
-            ]
+            mine, theirs = ([{f: e[f] for f in fields} for e in side] for side in seen)
+            assert mine == theirs
         assert second("verify", "-C", cache, "--json")["problems"] == []
 
 
@@ -133,8 +132,7 @@ def test_a_pin_of_one_holds_against_the_other(old: Run, new: Run, cache: Path) -
     new("pin", "jit_loss", "-C", cache)
     for run in (old, new):
         planned = run("prune", "-C", cache, "--older-than", "1d", "--dry-run", "--json")
-        assert planned["kept"] == 2
-        assert len(planned["removed"]) == 5
+        assert (planned["kept"], len(planned["removed"])) == (2, 5)
     new("pin", "--remove", "jit_mlp", "-C", cache)
     assert old("prune", "-C", cache, "--older-than", "1d", "-n", "--json")["kept"] == 1
 
@@ -171,8 +169,7 @@ def test_documents_of_this_version_fit_the_schemas_before(
     if not published.is_dir():
         pytest.skip("the version before published no schemas")
     for words in (("ls",), ("show", "jit_mlp*"), ("stats",), ("verify",), ("seal", "-n")):
-        document = new(*words, "-C", cache, "--json")
-        check_document(words[0], document, published, strict=False)
+        check_document(words[0], new(*words, "-C", cache, "--json"), published, strict=False)
 
 
 def test_an_unknown_event_of_the_ledger_is_kept_by_the_previous_one(
@@ -183,9 +180,8 @@ def test_an_unknown_event_of_the_ledger_is_kept_by_the_previous_one(
     ledger = cache / ".jaxcache" / "ledger"
     (segment,) = ledger.iterdir()
     pin = json.loads(segment.read_text().splitlines()[-1])
-    later = {**pin, "kind": "weighed", "grams": 3}
     name = "00000000001700000000-0123456789abcdef.jsonl"
-    (ledger / name).write_text(json.dumps(later) + "\n")
+    (ledger / name).write_text(json.dumps({**pin, "kind": "weighed", "grams": 3}) + "\n")
     old("seal", "-C", cache)
     old("pin", "jit_loss", "-C", cache)
     texts = [path.read_text() for path in ledger.iterdir()]

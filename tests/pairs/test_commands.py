@@ -49,8 +49,7 @@ def test_every_command_belongs_to_one_feature_or_is_a_view() -> None:
 
 
 def test_every_cell_names_tests_or_why_there_is_none() -> None:
-    files = (REPOSITORY / "tests").rglob("test_*.py")
-    texts = "".join(file.read_text("utf-8") for file in files)
+    texts = "".join(file.read_text("utf-8") for file in (REPOSITORY / "tests").rglob("test_*.py"))
     existing = {*re.findall(r"^def (test_\w+)", texts, re.M), *SCENARIOS}
     for pair in combinations(FEATURES, 2):
         cell = MATRIX[pair[0]][pair[1]]
@@ -126,8 +125,7 @@ class Pair:
 
     def trust(self) -> None:
         """Make the key ci, and let the user trust it."""
-        public = self.run("trust", "keygen", "ci").strip().split("\t")[1]
-        self.run("trust", "add", "ci", public)
+        self.run("trust", "add", "ci", self.run("trust", "keygen", "ci").strip().split("\t")[1])
 
     def change_one_function(self) -> None:
         """Give the program one function that no cache has."""
