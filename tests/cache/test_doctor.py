@@ -120,8 +120,7 @@ def python(version: str, **facts: Any) -> Interpreter:
 
 def recorded(seen: CacheFacts, *records: tuple[str, str]) -> CacheFacts:
     """The cache with the version and the build of jaxlib in the records of its first entries."""
-    keys = [entry.key for entry in seen.entries]
-    pairs = zip(keys, records, strict=False)
+    pairs = zip([entry.key for entry in seen.entries], records, strict=False)
     made = {
         key: LedgerRecord(key, jaxlib_version=version or None, extra={"jaxlib_digest": build})
         for key, (version, build) in pairs
@@ -243,17 +242,11 @@ def test_directory_spelling(
 
 def test_hosts_that_share_a_path_and_not_a_cpu(seen: CacheFacts) -> None:
     assert not list(directory.find_other_cpus(Facts(seen)))
-    other = with_device(
-        seen,
-        device=Device("cpu", cpu_name="haswell", cpu_features=("+avx", "-avx512f", "+evex512")),
-    )
-    (finding,) = directory.find_other_cpus(Facts(other))
-    assert "2 kinds of CPU" in finding.seen
-    assert "avx512f" in finding.seen
-    assert finding.fix.endswith(
-        f": key=$(jaxcache ci key -C {seen.path}) && "
-        f"export JAX_COMPILATION_CACHE_DIR={seen.path}/$key"
-    )
+    haswell = Device("cpu", cpu_name="haswell", cpu_features=("+avx", "-avx512f", "+evex512"))
+    (finding,) = directory.find_other_cpus(Facts(with_device(seen, device=haswell)))
+    assert finding.seen == "entries for 2 kinds of CPU (1, 6), which differ in avx512f"
+    apart = f"export JAX_COMPILATION_CACHE_DIR={seen.path}/$key"
+    assert finding.fix.endswith(f": key=$(jaxcache ci key -C {seen.path}) && {apart}")
 
 
 @pytest.mark.parametrize(
@@ -315,12 +308,11 @@ def test_a_cache_of_kernels_that_is_on(seen: CacheFacts, corpus: Path) -> None:
     default = "xla_gpu_per_fusion_autotune_cache_dir"
     plain = collect_cache_facts(str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None)
     filled = collect_cache_facts(str(corpus / "0.10.2-cuda13-h200-kernelcache"), max_decoded=None)
-    compiled_with_it = replace(filled, inventory=plain.inventory)
     for cache, chosen, severity in (
         (seen, "all", "note"),
         (plain, "xla_gpu_kernel_cache_file", "note"),
         (filled, default, "problem"),
-        (compiled_with_it, default, "problem"),
+        (replace(filled, inventory=plain.inventory), default, "problem"),
     ):
         (finding,) = directory.find_kernel_cache(with_bucket(cache, chosen))
         assert (finding.severity, finding.trap) == (severity, "kernel-cache")
@@ -342,8 +334,7 @@ def test_the_page_of_traps_names_each_with_its_reports() -> None:
     rows = [
         [c.strip() for c in line.split("|")] for line in page.splitlines() if line.startswith("| `")
     ]
-    described = {row[1].split("`")[1]: row[3] for row in rows}
     rules = read_rules(str(inputs.__file__))
     written = {row.get("trap", name): row.get("upstream", "") for name, row in rules.items()}
-    assert described == written
+    assert {row[1].split("`")[1]: row[3] for row in rows} == written
     assert all(row[2] for row in rows)

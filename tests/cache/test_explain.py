@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CORPUS, GiveAway
+from conftest import GiveAway
 
 from jaxcache.cache.explain.answer import Answers, choose, is_unstable, proved_by_undoing
 from jaxcache.cache.explain.parts import compare
@@ -92,16 +92,14 @@ HIT = {"outcome": "hit"}
 
 def test_which_earlier_compile_is_chosen() -> None:
     # The same arguments come before the order.
-    old = run(1, row(1, **AA), row(2, **BB))
-    assert chosen(run(2, row(3, **BB)), old) == 2
+    assert chosen(run(2, row(3, **BB)), run(1, row(1, **AA), row(2, **BB))) == 2
     # What this run used is not what it was.
     assert chosen(run(2, row(1, **AA, **HIT), row(3, **CC)), run(1, row(1, **AA))) is None
     # A form that this run has under another key is no earlier form of a new shape.
     other_flags = run(1, row(1, **AA), xla_flags=("--xla_a",))
     assert chosen(run(2, row(2, **AA, **HIT), row(3, **CC)), other_flags) is None
     # A function of that name in another file is another one.
-    elsewhere = run(1, row(1, file="other.py", definition="e" * 8))
-    assert chosen(run(2, row(2)), elsewhere) is None
+    assert chosen(run(2, row(2)), run(1, row(1, file="other.py", definition="e" * 8))) is None
     # A file that moved is no longer where it was.
     moved = run(1, row(1, file="/old/main.py"))
     assert chosen(run(2, row(2)), moved) == 1
@@ -292,10 +290,13 @@ def test_what_was_undone_counts_where_no_other_program_made_that_key() -> None:
 
 
 def test_a_callback_that_is_not_cached_is_the_cause_unless_the_version_is(corpus: Path) -> None:
-    """The flags of an entry of plain JAX name its version; the other side never has an entry."""
+    """Of an entry of plain JAX, flags name its version; the other side never has an entry.
+
+    It holds the names of the arguments, so that no ledger and no saved run is needed.
+    """
     cache = CachedFacts(open_store(str(corpus / "0.12.0.1-cpu-zstd")))
-    (newest,) = cache.find_newest("jit_mlp")
-    left = cache.complete(newest)
+    left = cache.complete(*cache.find_newest("jit_loss"))
+    assert [argument.name for argument in left.parameters] == ["w", "x"]
     right = Compile(
         left.module,
         outcome="uncacheable",
@@ -305,6 +306,7 @@ def test_a_callback_that_is_not_cached_is_the_cause_unless_the_version_is(corpus
     (difference,) = compare(left, right)
     assert difference.cause is Cause.JAXLIB_VERSION
     assert (difference.left, difference.right) == ("0.12.0.1", "0.10.2")
+    assert compare(right, left)[0].right == "0.12.0.1"
     for earlier, later in ((None, right), (left, replace(right, jaxlib_version="0.12.0.1"))):
         (difference,) = compare(earlier, later)
         assert difference.cause is Cause.CALLBACK
@@ -514,6 +516,7 @@ def test_a_literal_is_found_in_the_only_edited_line_that_has_it(tmp_path: Path) 
     assert edits.find_literal("0.5", [main, other]) == (main, 2)
     assert edits.find_literal("1", [main, other]) == (main, 3)
     assert edits.find_literal("0.5", [other]) is None
+    assert edits.touch_function(Sketch(), SketchedLine(main, 2, "f", {}))
 
 
 TOO_FAST, TOO_SMALL = WriteRule.COMPILE_TIME, WriteRule.SIZE
@@ -557,19 +560,9 @@ def test_an_entry_of_another_user_cannot_be_read_and_is_not_damaged(
     give_away(entry)
     module, key = "jit_mlp", entry.name.removesuffix("-cache")
     left = CachedFacts(open_store(str(unprivileged))).complete(Compile(module, key))
-    right = Compile(module, key, outcome="error", rule="read-error")
-    (difference,) = compare(left, right)
+    (difference,) = compare(left, Compile(module, key, outcome="error", rule="read-error"))
     assert difference.meaning == "the same key: the entry cannot be read: permission denied"
     assert difference.fix == f"make it readable for the user of the program: {entry.name}"
-
-
-def test_an_entry_keeps_the_names_of_arguments() -> None:
-    """JAX's entries hold them, so that no ledger and no saved run is needed."""
-    cache = CORPUS / "0.12.0.1-cpu-zstd"
-    (path,) = cache.glob("jit_loss-*-cache")
-    known = CachedFacts(open_store(str(cache)))
-    compile_ = known.complete(Compile("jit_loss", path.name.removesuffix("-cache")))
-    assert [a.name for a in compile_.parameters] == ["w", "x"]
 
 
 def passed(text: str, names: tuple[str, ...]) -> tuple[PassedArgument, ...]:
@@ -682,11 +675,11 @@ def test_an_edit_is_named_before_the_line_of_a_library_that_computes_something_e
         for operation in ("sine f32[8]", "cosine f32[8]")
     )
     old, new = (
-        run(at, hash_seed="0", sources={"main.py": f"{line}22222222"})
-        for at, line in ((0, "11111111"), (9, "33333333"))
+        run(at, hash_seed="0", sources={"main.py": f"{line}22222222"}, versions=versions)
+        for at, line, versions in ((0, "11111111", {}), (9, "33333333", {"diffrax": "0.7"}))
     )
     (difference,) = differ(before, after, Past(old, new))
-    assert "main.py:1 was edited; the operations of diffrax" in difference.meaning
+    assert "main.py:1 was edited; the operations of diffrax 0.7" in difference.meaning
     assert (difference.title, difference.brief) == ("code at main.py:1", "main.py:1 was edited")
     assert [(place.file, place.line) for place in difference.where] == [("main.py", 1)]
 
@@ -699,6 +692,10 @@ def test_a_structure_that_is_static_too_is_named_once() -> None:
     )
     (difference,) = differ(old, new)
     assert difference.cause is Cause.ARGUMENT_STRUCTURE
+    swapped = (Sketch(passed=passed("f32[8], f32[8]", tuple(names))) for names in ("xy", "yx"))
+    (difference,) = differ(*swapped)
+    found = difference.left, difference.right, difference.evidence
+    assert found == ("x and y", "y and x", "observed")
 
 
 # Sketches of programs: what they hold of a module's text, and their bounds.
@@ -831,10 +828,12 @@ def test_a_line_that_computes_comes_before_lines_that_move_data() -> None:
 def test_an_operation_that_was_added_or_removed_is_said_to_be() -> None:
     """A renamed function with the same operations has none of either."""
     none, tanh = of_lines({7: {}}), of_lines({7: {"tanh": 1}})
+    both = of_lines({5: {"sine": 1}, 7: {"tanh": 2}})
     for old, new, found in (
         (tanh, none, ("tanh", None, "tanh was removed at a.py:7 in `f`")),
         (none, tanh, (None, "tanh", "tanh was added at a.py:7 in `f`")),
         (tanh, of_lines({7: {"tanh": 1}}, "g"), (None, None, "")),
+        (tanh, both, (None, "sine", "sine was added at a.py:5 in `f`")),
     ):
         (difference,) = differ(old, new)
         assert (difference.left, difference.right, difference.brief) == found
@@ -845,8 +844,7 @@ def test_an_operation_that_was_added_or_removed_is_said_to_be() -> None:
 )
 def test_an_array_is_one_constant(old: str, new: str) -> None:
     """Its elements are no constants of their own."""
-    sides = [of_lines({7: {f"add({text}) f32[3]": 1}}) for text in (old, new)]
-    (difference,) = differ(*sides)
+    (difference,) = differ(*[of_lines({7: {f"add({text}) f32[3]": 1}}) for text in (old, new)])
     shown = [text.rpartition("2, ")[2] if text.startswith("2") else text for text in (old, new)]
     assert [difference.left, difference.right] == shown
 

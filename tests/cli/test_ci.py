@@ -38,18 +38,20 @@ def cache(corpus: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def step(run_cli: RunCli, tmp_path: Path) -> Step:
+def job(tmp_path: Path) -> Path:
+    """Where the cache of a job comes to be."""
+    return tmp_path / "job"
+
+
+@pytest.fixture
+def step(run_cli: RunCli, job: Path) -> Step:
     """Run ``ci restore`` or ``ci save`` in a job's directory and return its document.
 
     What is restored is on a file system that records reads.
     """
 
     def run(
-        verb: str,
-        place: Path | str,
-        *options: str | Path,
-        job: Path = tmp_path / "job",
-        code: int = 0,
+        verb: str, place: Path | str, *options: str | Path, job: Path = job, code: int = 0
     ) -> Any:
         all_of_it = ["--everything"] if verb == "restore" else []
         document = told(run_cli, "ci", verb, place, "-C", job, *all_of_it, *options, code=code)
@@ -61,17 +63,16 @@ def step(run_cli: RunCli, tmp_path: Path) -> Step:
 
 
 @pytest.fixture
-def restored(step: Step, bundle: Path, tmp_path: Path) -> Path:
+def restored(step: Step, bundle: Path, job: Path) -> Path:
     """The cache of a job that has begun with the entries of ``bundle``."""
     step("restore", bundle)
-    return tmp_path / "job"
+    return job
 
 
 def witnessed(job: Path, *, reads: bool) -> None:
     """Say whether the file system records reads, whatever it is that the test runs on."""
     path = job / ".jaxcache" / "ci.json"
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps({**document, "records_reads": reads}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "records_reads": reads}))
 
 
 def read(entry: Path) -> None:
@@ -87,11 +88,10 @@ def compile_new(job: Path, module: str = "jit_mlp-*-cache") -> Path:
 
 
 def test_a_job_keeps_what_it_used_and_what_is_new(
-    run_cli: RunCli, step: Step, bundle: Path, cache: Path, tmp_path: Path
+    run_cli: RunCli, step: Step, bundle: Path, cache: Path, job: Path
 ) -> None:
     result = step("restore", bundle)
     assert (result["cache_hit"], result["entries"], result["written"]) == (True, 7, 7)
-    job = tmp_path / "job"
     assert names(job) == names(cache)
     used = sorted(job.glob("*-cache"))[:2]
     for entry in used:
@@ -131,13 +131,11 @@ def test_why_a_job_saves_or_not(step: Step, restored: Path, bundle: Path, cache:
 
 
 def test_the_second_of_two_jobs_does_not_drop_what_the_first_compiled(
-    run_cli: RunCli, step: Step, bundle: Path, tmp_path: Path
+    run_cli: RunCli, step: Step, bundle: Path, restored: Path
 ) -> None:
-    job, mine = tmp_path / "job", tmp_path / "mine"
+    mine = restored.rename(restored.with_name("mine"))
     step("restore", bundle)
-    job.rename(mine)
-    step("restore", bundle)
-    theirs = compile_new(job)
+    theirs = compile_new(restored)
     assert step("save", bundle)["saved"]
     before = bundle.read_bytes()
     new = compile_new(mine, "jit_loss-*-cache")
@@ -180,13 +178,11 @@ def test_what_another_place_brought_is_not_new(
     assert len(result["unknown"]) >= 7
 
 
-def test_stamps_of_a_capped_cache_are_believed(step: Step, corpus: Path, tmp_path: Path) -> None:
+def test_stamps_of_a_capped_cache_are_believed(step: Step, corpus: Path, job: Path) -> None:
     step("restore", corpus / CAPPED)
-    job = tmp_path / "job"
     witnessed(job, reads=False)
-    stamp = min(job.glob("*-atime"))
-    os.utime(stamp)
-    result = step("save", tmp_path / "b.jxb")
+    os.utime(min(job.glob("*-atime")))
+    result = step("save", job.with_name("b.jxb"))
     assert (result["witness"], len(result["used"]), len(result["unused"])) == ("jax", 1, 6)
 
 
@@ -198,10 +194,8 @@ def test_what_others_used_lately_may_stay(step: Step, bundle: Path, restored: Pa
     shutil.rmtree(restored)
     assert step("restore", bundle)["entries"] == 8
     compile_new(restored, "jit_loss-*-cache")
-    result = step("save", bundle, "--unused-for", "1h")
-    kept = bundled(bundle)
-    assert used.name in kept, "its use in the job before is known"
-    assert result["used"] == []
+    assert step("save", bundle, "--unused-for", "1h")["used"] == []
+    assert used.name in bundled(bundle), "its use in the job before is known"
 
 
 @pytest.mark.parametrize(
@@ -226,8 +220,7 @@ def test_a_bound_keeps_the_costliest(step: Step, bundle: Path, restored: Path) -
     witnessed(restored, reads=False)
     compile_new(restored)
     result = step("save", bundle, "--max-size", "8kB")
-    kept = bundled(bundle)
-    assert 0 < sum((restored / name).stat().st_size for name in kept) <= 8000
+    assert 0 < sum((restored / name).stat().st_size for name in bundled(bundle)) <= 8000
     assert {d["reason"] for d in result["dropped"]} == {"max-size"}
 
 
@@ -239,12 +232,10 @@ def forget_arrivals(cache: Path) -> None:
 
 
 def test_a_shared_directory_grows_and_ages(
-    run_cli: RunCli, step: Step, cache: Path, tmp_path: Path
+    run_cli: RunCli, step: Step, cache: Path, job: Path
 ) -> None:
-    shared, job = tmp_path / "shared", tmp_path / "job"
-    shutil.copytree(cache, job)
-    assert step("save", shared)["written"] == 7
-    shutil.rmtree(job)
+    shared = job.with_name("shared")
+    assert step("save", shared, job=cache)["written"] == 7
     assert step("restore", shared)["written"] == 7
     used = min(job.glob("*-cache"))
     read(used)
@@ -259,14 +250,12 @@ def test_a_shared_directory_grows_and_ages(
     forget_arrivals(shared)
     shutil.rmtree(job)
     step("restore", shared)
-    result = step("save", shared, "--unused-for", "1h")
-    assert result["saved"] is False
+    assert step("save", shared, "--unused-for", "1h")["saved"] is False
     assert names(shared) == {used.name}
 
 
-def test_a_baseline_that_makes_no_sense_is_none(step: Step, bundle: Path, tmp_path: Path) -> None:
-    baseline = tmp_path / "job" / ".jaxcache" / "ci.json"
-    step("restore", bundle)
+def test_a_baseline_that_makes_no_sense_is_none(step: Step, bundle: Path, restored: Path) -> None:
+    baseline = restored / ".jaxcache" / "ci.json"
     many = json.dumps({**json.loads(baseline.read_text()), "more": [[]] * (5 << 20)})
     for text in ("", "[]", '{"format":2}', '{"format":1,"started_ns":"x"}', "[" * 10_000, many):
         step("restore", bundle)
@@ -278,50 +267,49 @@ def test_a_baseline_that_makes_no_sense_is_none(step: Step, bundle: Path, tmp_pa
 
 
 def test_there_and_back(
-    run_cli: RunCli, step: Step, s3: Proxy, bucket: str, cache: Path, tmp_path: Path
+    run_cli: RunCli, step: Step, s3: Proxy, bucket: str, cache: Path, job: Path
 ) -> None:
     result = step("save", bucket, job=cache)
     assert (result["saved"], result["written"]) == (True, 7)
-    fresh = tmp_path / "fresh"
-    result = step("restore", bucket, job=fresh)
+    result = step("restore", bucket)
     assert (result["cache_hit"], result["written"], result["entries"]) == (True, 7, 7)
-    assert names(fresh) == names(cache)
-    verified = told(run_cli, "verify", "-C", fresh, "--grace", "0s")
+    assert names(job) == names(cache)
+    verified = told(run_cli, "verify", "-C", job, "--grace", "0s")
     assert (verified["ok"], verified["problems"]) == (7, [])
-    new = compile_new(fresh)
-    result = step("save", bucket, job=fresh)
+    new = compile_new(job)
+    result = step("save", bucket)
     assert (result["why"], result["written"]) == ("new", 1)
     listed = told(run_cli, "ls", "-C", bucket)["entries"]
     assert {e["file"] for e in listed} == names(cache) | {new.name}
     s3.forget()
-    result = step("restore", bucket, job=fresh)
+    result = step("restore", bucket)
     assert (result["cache_hit"], result["present"], result["written"]) == (True, 8, 0)
-    assert step("save", bucket, job=fresh)["saved"] is False
+    assert step("save", bucket)["saved"] is False
     assert not [s for s in s3.seen if s.name.endswith("-cache")], "nothing fetched, nothing sent"
 
 
 def test_a_bundle_as_one_object(
-    run_cli: RunCli, step: Step, bucket: str, cache: Path, tmp_path: Path
+    run_cli: RunCli, step: Step, bucket: str, cache: Path, job: Path
 ) -> None:
     url = f"{bucket}/main.jxb"
     assert step("restore", url)["cache_hit"] is False
     result = step("save", url, job=cache)
     assert (result["why"], result["written"]) == ("new", 7)
-    looked = run_cli("ci", "restore", url, "-C", tmp_path / "job", "--lookup-only")
+    looked = run_cli("ci", "restore", url, "-C", job, "--lookup-only")
     assert f"{url}: it is not signed; " in looked.stderr
     assert "warning" not in looked.stderr  # no key is trusted here, so that it is in each job
     assert step("restore", url)["written"] == 7
-    assert names(tmp_path / "job") == names(cache)
-    saved = run_cli("ci", "save", url, "-C", tmp_path / "job")
+    assert names(job) == names(cache)
+    saved = run_cli("ci", "save", url, "-C", job)
     assert "not saved: the job compiled nothing new" in saved.stderr
     assert "signed" not in saved.stderr
 
 
 def test_a_bucket_out_of_reach_is_a_miss(
-    run_cli: RunCli, bucket: str, cache: Path, tmp_path: Path
+    run_cli: RunCli, bucket: str, cache: Path, job: Path
 ) -> None:
     env = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
-    done = run_cli("ci", "restore", bucket, "-C", tmp_path / "fresh", "--json", env=env)
+    done = run_cli("ci", "restore", bucket, "-C", job, "--json", env=env)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["cache_hit"], bool(result["trouble"])) == (False, True)
@@ -329,7 +317,7 @@ def test_a_bucket_out_of_reach_is_a_miss(
 
 
 def test_what_is_damaged_or_cannot_be_read_stays_in_the_bucket(
-    step: Step, s3: Proxy, bucket: str, cache: Path, tmp_path: Path
+    step: Step, s3: Proxy, bucket: str, cache: Path, job: Path
 ) -> None:
     step("save", bucket, job=cache)
     damaged, unread, *_ = sorted(names(cache))
@@ -337,7 +325,7 @@ def test_what_is_damaged_or_cannot_be_read_stays_in_the_bucket(
     s3.fault = lambda seen: 400 if seen.name.endswith(unread) else None
     result = step("restore", bucket)
     assert (result["left_out"], [f["file"] for f in result["failed"]]) == (1, [unread])
-    assert names(tmp_path / "job") == names(cache) - {damaged, unread}
+    assert names(job) == names(cache) - {damaged, unread}
 
 
 # ``ci`` as the steps of a job: their order, the places they take, what they tell the next step.
@@ -345,36 +333,33 @@ def test_what_is_damaged_or_cannot_be_read_stays_in_the_bucket(
 
 def compile_for(seconds: int, cache: Path) -> Path:
     """Write an entry whose header says that its compile took so long."""
+    cache.mkdir(exist_ok=True)
     (entry,) = (CORPUS / FIRST).glob("jit_loss-*-cache")
     content = seconds.to_bytes(4, "big") + payload_of(entry)
     (cache / entry.name).write_bytes(zstandard.compress(content))
     return cache / entry.name
 
 
-def test_compiles_that_jax_does_not_write_are_told(run_cli: RunCli, tmp_path: Path) -> None:
+def test_compiles_that_jax_does_not_write_are_told(run_cli: RunCli, job: Path) -> None:
     note = "no compile of less than 1 s is here: JAX writes them only with "
-    job = tmp_path / "job"
-    job.mkdir()
     for seconds, environment, noted in (
         (0, {}, False),
         (1, {}, True),
         (3, {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}, False),
     ):
         compile_for(seconds, job)
-        done = run_cli("ci", "save", tmp_path / "x.jxb", "-C", job, "-n", env=environment)
+        done = run_cli("ci", "save", "x.jxb", "-C", job, "-n", env=environment)
         assert (done.returncode, note in done.stderr) == (0, noted), done.stderr
 
 
 def test_stats_reports_the_seconds_that_a_save_reports(
-    run_cli: RunCli, step: Step, tmp_path: Path
+    run_cli: RunCli, step: Step, job: Path
 ) -> None:
-    source, job, bundle = tmp_path / "source", tmp_path / "job", tmp_path / "cache.jxb"
-    source.mkdir()
+    source = job.with_name("source")
     entry = compile_for(3, source)
-    assert run_cli("export", bundle, "-C", source).returncode == 0
-    step("restore", bundle)
+    step("restore", source)
     read(job / entry.name)
-    saved, stats = step("save", bundle), told(run_cli, "stats", "-C", job)
+    saved, stats = step("save", source), told(run_cli, "stats", "-C", job)
     assert (saved["saved_seconds"], stats["saved_seconds"]) == (3.0, 3.0)
 
 
@@ -383,10 +368,9 @@ def test_a_step_says_what_plain_python_needs(
     run_cli: RunCli, tmp_path: Path, named: str | None
 ) -> None:
     needed = f"plain Python needs JAX_COMPILATION_CACHE_DIR={tmp_path / 'job'}"
-    env = {"JAX_COMPILATION_CACHE_DIR": named} if named else {}
     (tmp_path / "x").mkdir()
     for line in ("ci restore none.jxb -C job", "ci save none.jxb -C job"):
-        done = run_cli(*line.split(), env=env)
+        done = run_cli(*line.split(), env={"JAX_COMPILATION_CACHE_DIR": named} if named else {})
         assert done.returncode == 0, done.stderr
         assert (needed in done.stderr) == (named in (None, "elsewhere"))
     # Without the variable, JAX's threshold is not why the cache is empty.
@@ -438,14 +422,12 @@ def test_outputs_for_the_steps_that_follow(run_cli: RunCli, bundle: Path, tmp_pa
     assert done.returncode == 0, done.stderr
     outputs = github_outputs(tmp_path)
     assert (outputs["saved"], outputs["new-entries"]) == ("true", "1")
-    assert outputs["key"] == f"k-{outputs['digest']}"
-    assert float(outputs["saved-seconds"]) >= 0
+    assert outputs["key"] == f"k-{outputs['digest']}" and float(outputs["saved-seconds"]) >= 0
     lines = (tmp_path / "env").read_text().splitlines()
     assert "JAXCACHE_SAVED=true" in lines
     assert all(line.replace("_", "").partition("=")[0].isalnum() for line in lines)
     summary = (tmp_path / "summary").read_text()
-    assert summary.count("### ") == 2
-    assert "| jit&#95;mlp |" in summary
+    assert (summary.count("### "), "| jit&#95;mlp |" in summary) == (2, True)
     env["GITHUB_OUTPUT"] = str(tmp_path / "no" / "where")
     done = run_cli("ci", "restore", bundle, "-C", job, "--everything", env=env)
     assert (done.returncode, "[cannot-write]" in done.stderr) == (2, True)
@@ -457,8 +439,7 @@ def test_names_from_a_cache_are_text_in_a_summary(
     source = min(cache.glob("*-cache"))
     hostile = "<img src=x>|`[a](http:__www.b.de)*#\x1b[31m\n## pwned"
     shutil.copyfile(source, cache / f"{hostile}-{source.name[-70:]}")
-    env = runner_files(tmp_path)
-    done = run_cli("ci", "save", tmp_path / "b.jxb", "-C", cache, env=env)
+    done = run_cli("ci", "save", tmp_path / "b.jxb", "-C", cache, env=runner_files(tmp_path))
     assert "\x1b" not in done.stdout + done.stderr
     summary = (tmp_path / "summary").read_text()
     assert not {"<", "`", "[", "*", "\x1b"} & set(summary)
@@ -486,7 +467,7 @@ def test_the_steps_that_the_help_shows_do_as_they_say(run_cli: RunCli, tmp_path:
 
 
 def test_a_missing_or_damaged_source_is_a_miss(
-    run_cli: RunCli, step: Step, bundle: Path, tmp_path: Path
+    run_cli: RunCli, step: Step, bundle: Path, job: Path, tmp_path: Path
 ) -> None:
     damaged, empty = tmp_path / "damaged.jxb", tmp_path / "empty.jxb"
     data = bytearray(bundle.read_bytes())
@@ -496,14 +477,13 @@ def test_a_missing_or_damaged_source_is_a_miss(
     for source in (tmp_path / "none.jxb", damaged, empty, tmp_path / "no" / "directory"):
         result = step("restore", source)
         assert (result["cache_hit"], result["entries"], bool(result["trouble"])) == (False, 0, True)
-        assert names(tmp_path / "job") == set()
-        failed = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--fail-on-cache-miss")
+        assert names(job) == set()
+        failed = run_cli("ci", "restore", source, "-C", job, "--fail-on-cache-miss")
         assert (failed.returncode, "[cache-miss]" in failed.stderr) == (1, True)
         assert "cache-hit\tfalse" in failed.stdout
         (said,) = (s for s in failed.stderr.splitlines() if s.startswith("nothing restored"))
         assert said.count(str(source)) == 1
-        missing = not source.exists()
-        assert ("jaxcache ci key --json shows what" in failed.stderr) == missing
+        assert ("jaxcache ci key --json shows what" in failed.stderr) != source.exists()
 
 
 def test_a_bundle_that_is_there_may_have_any_name(step: Step, bundle: Path, tmp_path: Path) -> None:
@@ -512,17 +492,18 @@ def test_a_bundle_that_is_there_may_have_any_name(step: Step, bundle: Path, tmp_
 
 @pytest.fixture
 def theirs(run_cli: RunCli, corpus: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A directory with ``source``, of a user who may not write everywhere and runs the test."""
+    """``source`` and ``cache`` of a user who may not write everywhere and runs the test."""
     source = corpus / "0.12.0.1-cpu-zstd"
     # Once as the user who can read every module that it imports.
     run_cli("ci", "restore", source, "-C", tmp_path / "new", "--everything")
     directory = Path(request.getfixturevalue("unprivileged"))
-    shutil.copytree(source, directory / "source", copy_function=shutil.copyfile)
+    for name in ("source", "cache"):
+        shutil.copytree(source, directory / name, copy_function=shutil.copyfile)
     return directory
 
 
 def test_a_cache_that_cannot_be_written_is_said(run_cli: RunCli, theirs: Path) -> None:
-    cache = Path(shutil.copytree(theirs / "source", theirs / "cache"))
+    cache = theirs / "cache"
     cache.chmod(0o555)
     line = ("ci", "restore", theirs / "source", "-C", cache, "--everything")
     done = run_cli(*line, cwd=theirs)
@@ -533,7 +514,7 @@ def test_a_cache_that_cannot_be_written_is_said(run_cli: RunCli, theirs: Path) -
 
 def test_an_entry_that_cannot_be_read_here_is_left_out_once(run_cli: RunCli, theirs: Path) -> None:
     """Whether it is the same, or cut short, nobody knows: so the move is no success."""
-    cache = Path(shutil.copytree(theirs / "source", theirs / "cache"))
+    cache = theirs / "cache"
     unread = next(cache.glob("jit_mlp-*-cache"))
     unread.write_bytes(unread.read_bytes()[:700])
     os.utime(unread, (1, 1))
