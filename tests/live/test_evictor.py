@@ -114,7 +114,7 @@ def test_the_lock_of_a_capped_jax_is_waited_for_once(tmp_path: Path) -> None:
         assert left(cache, keys) == [0, 1]
         assert evictor._wait_seconds == 0
         (line,) = said
-        told = act(line, tmp_path, until=" names")
+        told = act(line, tmp_path, until=" names", code=1)
         assert "lock-held" in told.stdout, told
     evictor.evict()
     assert left(cache, keys) == []
