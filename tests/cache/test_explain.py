@@ -15,7 +15,7 @@ from conftest import GiveAway
 
 from jaxcache.cache.explain.answer import Answers, choose, is_unstable, proved_by_undoing
 from jaxcache.cache.explain.parts import compare
-from jaxcache.cache.explain.past import Past, changed_lines, find_edits, show_time
+from jaxcache.cache.explain.past import Edits, Past, changed_lines, find_edits, show_time
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
     CachedFacts,
@@ -506,6 +506,44 @@ def test_the_edited_lines_of_a_file(
     """Each letter stands for the digest of a line."""
     sides = [{f: "".join(c * 8 for c in text) for f, text in side.items()} for side in (old, new)]
     assert find_edits(*sides).lines == ({} if edited is None else {"main.py": edited})
+
+
+def test_the_edits_nearest_to_a_line_and_those_of_its_function() -> None:
+    edits = Edits({"main.py": frozenset({2, 4, 7, 12, 30})})
+    line = SketchedLine("/u/main.py", 9, "f", {})
+    assert [place.line for place in edits.nearest(line)] == [4, 7, 12]
+    elsewhere = replace(line, file="/u/b.py")
+    assert [str(place) for place in edits.nearest(elsewhere)] == [f"main.py:{n}" for n in (2, 4, 7)]
+    function = Sketch(lines=(line, replace(line, line=10), replace(line, line=50, function="g")))
+    touched = {
+        n
+        for n in range(60)
+        if Edits({"main.py": frozenset({n})}).touch_function(function, line)
+        or edits.touch_function(function, elsewhere)
+    }
+    assert touched == {6, 7, 8, 9, 10, 11}
+
+
+ADD, TYPES, MOVE = {"add f32[4]": 1}, {"add f32[8]": 1}, {"reshape f32[4]": 1}
+TANH = {"tanh f32[4]": 1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "edited"),
+    [
+        ({7: ADD, 9: ADD}, {7: TANH | MOVE, 9: TANH}, {9}),
+        ({7: ADD, 9: ADD}, {7: TANH, 9: TANH | MOVE}, {40}),
+        ({7: ADD, 9: ADD}, {7: TYPES, 9: TANH}, set()),
+        ({7: ADD, 9: ADD}, {7: ADD | MOVE, 9: TANH}, set()),
+        ({7: MOVE | TANH, 8: ADD}, {8: ADD, 9: TANH}, set()),
+    ],
+)
+def test_the_line_that_changed_most_comes_first(
+    old: dict[int, dict[str, int]], new: dict[int, dict[str, int]], edited: set[int]
+) -> None:
+    """An edited line comes before all, and a line that went after those that are there."""
+    edits = Edits({"a.py": frozenset(edited)})
+    assert [c.line.line for c in changed_lines(of_lines(old), of_lines(new), edits)] == [9, 7]
 
 
 def test_a_literal_is_found_in_the_only_edited_line_that_has_it(tmp_path: Path) -> None:
