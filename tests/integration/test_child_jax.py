@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 from command_line import run_in_process
-from conftest import REPOSITORY, RunCli, StepRuns, clean_environment, jax_version
+from conftest import CORPUS, REPOSITORY, RunCli, StepRuns, clean_environment, jax_version
 from processes import sh
 from warm_checks import STEP
 
 from tools.matrix import ASK
 
 pytestmark = pytest.mark.jax
+#: A cache with something to load.
+GOLDEN = CORPUS / "0.10.2-cpu-zstd"
 
 
 @pytest.fixture
@@ -34,12 +36,6 @@ def run_cli(tmp_path: Path) -> RunCli:
     return run
 
 
-@pytest.fixture
-def golden_jax(corpus: Path) -> Path:
-    """A cache with something to load."""
-    return corpus / "0.10.2-cpu-zstd"
-
-
 def test_a_relative_python_is_found_from_any_directory(
     run_cli: RunCli, each_jax_python: str, cache: Path, tmp_path: Path
 ) -> None:
@@ -52,11 +48,9 @@ def test_a_relative_python_is_found_from_any_directory(
     assert done.returncode == 0, done.stderr
 
 
-def test_a_python_that_is_not_there_is_one_error(
-    run_cli: RunCli, golden_jax: Path, cache: Path
-) -> None:
+def test_a_python_that_is_not_there_is_one_error(run_cli: RunCli, cache: Path) -> None:
     for command in (
-        ("verify", "-C", golden_jax, "--level", "load"),
+        ("verify", "-C", GOLDEN, "--level", "load"),
         ("compile", REPOSITORY / "tests/data/golden/inputs/some.recipe", "-C", cache),
         ("ci", "key", "-C", cache),
     ):
@@ -71,8 +65,9 @@ SAFE = {"PYTHONSAFEPATH": "1"}
 def test_a_safe_path_hides_nothing_that_is_needed(
     run_cli: RunCli, each_jax_python: str, cache: Path, tmp_path: Path
 ) -> None:
-    done = run_cli("target", "capture", "--python", each_jax_python, env=SAFE)
-    assert done.returncode == 0, done.stderr
+    env = SAFE | {"JAX_ENABLE_X64": "1"}
+    done = run_cli("target", "capture", "--python", each_jax_python, env=env)
+    assert json.loads(done.stdout)["environment"] == {"JAX_ENABLE_X64": "1"}
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "models.py").write_text("def step(x):\n    return x * 2\n")
     path = os.pathsep.join([str(tmp_path / "library"), str(REPOSITORY)])
@@ -82,11 +77,11 @@ def test_a_safe_path_hides_nothing_that_is_needed(
 
 
 def test_entries_are_loaded_by_the_jax_that_programs_import(
-    run_cli: RunCli, each_jax_python: str, golden_jax: Path, tmp_path: Path
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
 ) -> None:
     (tmp_path / "jax.py").write_text('raise ImportError("the jax on PYTHONPATH")\n')
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)])}
-    command = ("verify", "-C", golden_jax, "--level", "load", "--python", each_jax_python)
+    command = ("verify", "-C", GOLDEN, "--level", "load", "--python", each_jax_python)
     done = run_cli(*command, env=env)
     assert (done.returncode, "the jax on PYTHONPATH" in done.stderr) == (13, True)
 
@@ -158,13 +153,13 @@ def test_what_must_listen_says_that_it_cannot(
 
 
 def test_nothing_is_tried_or_blamed_on_an_unknown_jax(
-    run_cli: RunCli, step_runs: StepRuns, each_jax_python: str, golden_jax: Path, cache: Path
+    run_cli: RunCli, step_runs: StepRuns, each_jax_python: str, cache: Path
 ) -> None:
     """Neither a recipe nor an entry."""
     compile_ = ("compile", step_runs.directory / "step.recipe", "-C", cache)
     for name, words in (
         ("cache_key.xla_flags_to_exclude_from_cache_key", compile_),
-        ("compiler.get_compile_options", ("verify", "-C", golden_jax, "--level", "load")),
+        ("compiler.get_compile_options", ("verify", "-C", GOLDEN, "--level", "load")),
     ):
         command = (*words, "--json", "--python", each_jax_python)
         assert refuses(run_cli(*command, env=lack(f"jax._src.{name}")))

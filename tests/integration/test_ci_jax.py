@@ -351,11 +351,7 @@ class Fleet:
         if self.service == "github":
             runner = GitHub(directory, self.caches, env)
             return runner.run(EXAMPLES / "ci" / "github-fleet.yml", name)
-        variables = {
-            "RUNNER": "pool",
-            "CI_COMMIT_REF_SLUG": "main",
-            "CI_DEFAULT_BRANCH": "main",
-        }
+        variables = {"RUNNER": "pool", "CI_COMMIT_REF_SLUG": "main", "CI_DEFAULT_BRANCH": "main"}
         file = EXAMPLES / "ci" / "gitlab-fleet.yml"
         return run_gitlab(file, name, directory, self.caches, env | variables)
 
@@ -405,7 +401,6 @@ def test_a_runner_fills_the_cache_of_another_kind(
 def reach(s3: Proxy, bucket: str, example: str, directory: Path) -> tuple[Path, dict[str, str]]:
     """An example with a bucket that exists, and what its machine needs to reach it."""
     text = (EXAMPLES / "ci" / example).read_text()
-    assert "s3://my-bucket/jax" in text
     path = directory / example
     path.write_text(text.replace("s3://my-bucket/jax", bucket))
     return path, {k: v for k, v in os.environ.items() if k.startswith("AWS_")}

@@ -345,11 +345,7 @@ ROWS = {
     ),
 }
 #: A tenth, tried with every other test.
-OFTEN = (
-    "nothing else",
-    f"{ON} 2",
-    "program other_directory",
-)
+OFTEN = ("nothing else", f"{ON} 2", "program other_directory")
 
 
 class Home:

@@ -113,18 +113,13 @@ def test_every_python_with_the_hook_is_heard(
     assert [observe(jax_python, "main.py") for _ in range(_RUNS)] == [(0, [])] * _RUNS
 
 
-@pytest.fixture
-def alone(jax_python: str, place: Path) -> str:
-    """A Python with jax, without ``jaxcache.pth``."""
-    make_environment(jax_python, place / "venv")
-    return str(place / "venv" / "bin" / "python")
-
-
 @pytest.mark.parametrize("name", UNHEARD)
 def test_a_python_that_loses_the_hook_is_noticed_by_the_entry_that_it_writes(
-    observe: Any, alone: str, place: Path, name: str
+    observe: Any, jax_python: str, place: Path, name: str
 ) -> None:
-    """Where it only hits, it passes."""
+    """Where it only hits, it passes. The Python has jax, and no ``jaxcache.pth``."""
+    make_environment(jax_python, place / "venv")
+    alone = str(place / "venv" / "bin" / "python")
     (place / "main.py").write_text(UNHEARD[name])
     (place / "unheard.py").write_text(WORK)
     observe(alone, "main.py")

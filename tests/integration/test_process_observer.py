@@ -55,10 +55,7 @@ REASONS = {
         "compiler.backend_compile = compiler.backend_compile_and_load = fail",
         ("error", "compile-failed", "no compiler today"),
     ),
-    "gone": (
-        "jax.jit(lambda x: x)(3); shutil.rmtree(directory)",
-        ("error", "write-error", ""),
-    ),
+    "gone": ("jax.jit(lambda x: x)(3); shutil.rmtree(directory)", ("error", "write-error", "")),
     "left": (
         "update('jax_compilation_cache_dir', 'jc'); jax.jit(lambda x: x)(2); "
         "os.mkdir('x'); os.chdir('x')",

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from conftest import RunCli, clean_environment
-from plain_jax import run_plain
+from plain_jax import WORKLOAD, run_plain
 
-WORKLOAD = Path(__file__).with_name("programs.py")
 SHORT = {
     "float32": "f32",
     "float16": "f16",
