@@ -222,10 +222,8 @@ def test_the_directory_counts_where_jax_hashes_it(
 
 @pytest.mark.parametrize(("jax", "is_portable"), [("0.10.2", True), ("0.12.0.1", False)])
 def test_a_key_without_a_directory_is_portable(jax: str, is_portable: bool) -> None:
-    expected = UNKNOWN if is_portable else HIT
-    mine = replace(CPU, written_in_cache_dir="/here")
-    result = told(CPU, mine, jax=jax)
-    assert (result.outlook, result.portable) == (expected, is_portable)
+    result = told(CPU, replace(CPU, written_in_cache_dir="/here"), jax=jax)
+    assert (result.outlook, result.portable) == (UNKNOWN if is_portable else HIT, is_portable)
 
 
 def test_without_a_jax_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,7 @@ def test_a_bucket_is_listed_without_reading(run_cli: RunCli, remote: str, s3: Pr
     assert {e["platform"] for e in long["entries"]} == {"cpu"}
     # The index knows them from now on, and so a plain listing tells them, too.
     s3.forget()
-    again = told(run_cli, "ls", "-C", remote)
-    assert again["entries"] == long["entries"]
+    assert told(run_cli, "ls", "-C", remote)["entries"] == long["entries"]
     assert s3.counts() == {"list": 1}
     assert "use --long" not in run_cli("ls", "-C", remote).stderr
 
@@ -107,8 +106,7 @@ def test_a_local_cache_costs_nothing(run_cli: RunCli, local: Path) -> None:
 
 
 def test_the_other_commands(run_cli: RunCli, remote: str, local: Path, tmp_path: Path) -> None:
-    here = told(run_cli, "show", "jit_mlp*", "-C", local)
-    there = told(run_cli, "show", "jit_mlp*", "-C", remote)
+    here, there = (told(run_cli, "show", "jit_mlp*", "-C", cache) for cache in (local, remote))
     assert there["program"] == here["program"]
     assert run_cli("diff", local, remote).returncode == 0
     assert run_cli("export", tmp_path / "b.jxb", "-C", remote).returncode == 0
@@ -141,8 +139,8 @@ def test_seal_and_pins_in_a_bucket(run_cli: RunCli, remote: str, local: Path) ->
     assert "7 match their checksum" in run_cli("verify", "-C", remote).stderr
     assert run_cli("diff", local, remote).returncode == 0  # the same payloads
     assert run_cli("pin", "jit_mlp*", "-C", remote).returncode == 0
-    done = run_cli("prune", "-C", remote, "--max-entries", "1", "--grace", "0s", "--yes")
-    assert done.returncode == 0, done.stderr
+    prune = ("prune", "--max-entries", "1", "--grace", "0s", "--yes")
+    assert run_cli(*prune, "-C", remote).returncode == 0
     (left,) = told(run_cli, "ls", "-C", remote)["entries"]
     assert left["module"] == "jit_mlp"
 
@@ -228,10 +226,8 @@ def test_push_and_pull_through_a_proxy_with_a_private_authority(
     spawn_cli: RunCli, bucket: str, local: Path, tmp_path: Path, behind: TlsProxy, variable: str
 ) -> None:
     trust = {variable: str(behind.authority)}
-    pushed = spawn_cli("push", bucket, "-C", local, env=trust)
-    assert pushed.returncode == 0, pushed.stderr
-    pulled = spawn_cli("pull", bucket, "-C", tmp_path / "new", env=trust)
-    assert pulled.returncode == 0, pulled.stderr
+    assert spawn_cli("push", bucket, "-C", local, env=trust).returncode == 0
+    assert spawn_cli("pull", bucket, "-C", tmp_path / "new", env=trust).returncode == 0
     assert names(tmp_path / "new") == names(local)
     assert set(behind.tunnels) == {f"{HOST}:443"}
 

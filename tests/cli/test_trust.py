@@ -68,8 +68,7 @@ def test_trust(run_cli: RunCli, key: str, cache: Path, configured: Path, tmp_pat
         assert run_cli("import", bundle, "-C", new).returncode == 12
         assert not new.exists()
     assert run_cli("trust", "add", "builders", key).returncode == 0
-    trusted = {"name": "builders", "public_key": key}
-    assert told(run_cli, "trust", "list")["keys"] == [trusted]
+    assert told(run_cli, "trust", "list")["keys"] == [{"name": "builders", "public_key": key}]
     assert told(run_cli, "import", signed, "-C", new)["signed_by"] == ["builders"]
     for words in (("import", unsigned, "-C", new), ("copy", unsigned, tmp_path / "other")):
         assert run_cli(*words).returncode == 12

@@ -175,8 +175,7 @@ def test_a_recorded_digest_proves_or_accuses(run_cli: RunCli, cache: Path) -> No
     assert run_cli("seal", "-C", cache, "-q").returncode == 0
     assert verify(run_cli, cache)["proven"] == document["checked"]
     # One that cannot be decoded is damaged, whoever wrote it.
-    frame = bytes([0, 0, 0, 1]) + b"no executable"
-    path.write_bytes(zstandard.compress(frame))
+    path.write_bytes(zstandard.compress(bytes([0, 0, 0, 1]) + b"no executable"))
     os.utime(path, (LONG_AGO + 9, LONG_AGO + 9))
     (found,) = [p for p in verify(run_cli, cache, code=1)["problems"] if p["file"] == path.name]
     assert found["kind"] == "bad-payload"
@@ -260,8 +259,7 @@ def test_a_young_file_that_is_whole_and_wrong(run_cli, cache: Path, damage: str)
 
 def test_a_young_wrong_file_that_changes_between_two_looks_is_left(cache: Path) -> None:
     path = entry(cache, "jit_mlp")
-    data = path.read_bytes() + b"more"
-    path.write_bytes(data)
+    path.write_bytes(path.read_bytes() + b"more")
     looks: list[float] = []
 
     def touch(seconds: float) -> None:
@@ -453,8 +451,7 @@ def test_they_travel_as_they_are(way: str, run_cli: RunCli, unknown: Path, here:
     if Path(f"{here}.jxb").exists():
         done = run_cli("import", f"{here}.jxb", "-C", here)
         assert done.returncode == 0, done.stderr
-    told = done.stderr.replace("\n", " ")
-    assert HINT in told or way == "save"
+    assert HINT in done.stderr.replace("\n", " ") or way == "save"
     assert entries_of(here) == entries_of(unknown)
     assert run_cli("verify", "-C", here).returncode == 0
 
@@ -478,8 +475,7 @@ def test_the_other_commands(run_cli: RunCli, unknown: Path) -> None:
     doctor = run_cli("doctor", *place, "--json", "--python", "/nowhere/python")
     findings = json.loads(doctor.stdout)["findings"]
     assert "damaged-entries" not in {f["trap"] for f in findings}
-    sealed = told(run_cli, "seal", *place)
-    assert {s["reason"] for s in sealed["skipped"]} == {"unknown-format"}
+    assert {s["reason"] for s in told(run_cli, "seal", *place)["skipped"]} == {"unknown-format"}
     assert entries_of(unknown) == before
     away = unknown / ".jaxcache/quarantine/20260101T000000Z-000000000"
     away.mkdir(parents=True)

@@ -4,7 +4,6 @@ import io
 from collections.abc import Sequence
 
 import cramjam
-import zstandard
 
 from jaxcache.core.wire import write_varint
 from jaxcache.entry.envelope import highwayhash64
@@ -86,11 +85,6 @@ def split(
     )
     manifest += b"".join(message(2, message(2)) for _ in merged)
     return [manifest, *(data for _, data in overrides), *merged]
-
-
-def entry(payload: bytes, seconds: int = 0) -> bytes:
-    """A whole entry, as JAX frames it."""
-    return zstandard.ZstdCompressor().compress(seconds.to_bytes(4, "big") + payload)
 
 
 def _snappy(data: bytes, lie: int | None) -> bytes:

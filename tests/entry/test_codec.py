@@ -285,9 +285,8 @@ def test_a_checksum_is_added_without_compressing_anew(content: bytes) -> None:
     assert seal_entry(frame) == sealed
     assert zstandard.decompress(sealed) == content
     assert add_checksum(sealed, content) == (sealed,)
-    wrong = sealed[:-1] + bytes([sealed[-1] ^ 1])
     with pytest.raises(zstandard.ZstdError, match="checksum"):
-        zstandard.decompress(wrong)
+        zstandard.decompress(sealed[:-1] + bytes([sealed[-1] ^ 1]))
 
 
 def test_a_sealed_entry_is_returned_and_a_truncated_one_refused(corpus: Path) -> None:
@@ -303,8 +302,7 @@ def test_a_sealed_entry_is_returned_and_a_truncated_one_refused(corpus: Path) ->
 def test_the_smaller_of_both_frames_is_taken() -> None:
     content = b"".join(b"%d" % n for n in range(5000))
     frame = zstandard.ZstdCompressor(level=1).compress(content)
-    kept = seal_frame(frame, content, None)
-    assert kept == b"".join(add_checksum(frame, content))
+    assert seal_frame(frame, content, None) == b"".join(add_checksum(frame, content))
     assert len(seal_frame(frame, content, 19)) < len(frame)
     best = seal_frame(frame, content, 19)
     assert seal_frame(best, content, 1) == best

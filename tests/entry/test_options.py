@@ -70,8 +70,7 @@ def changed(*fields: bytes) -> dict[str, object]:
         "x": lambda n, t: forge.message(n, bytes.fromhex(t)),
     }
     debug = b"".join(encoded[t[0]](n, t[1:]) for n, texts in defaults.items() for t in texts)
-    config = memoryview(forge.message(14, debug, *fields))
-    found = read_options(None, config, Budget())
+    found = read_options(None, memoryview(forge.message(14, debug, *fields)), Budget())
     assert found.like_jaxlib == version
     return dict(found.compile_options.flags_changed or {})
 

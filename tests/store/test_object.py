@@ -60,8 +60,7 @@ def test_a_url_says_which_store(bucket: str, tmp_path: Path) -> None:
     (tmp_path / "a b").mkdir()
     local = open_store(f"file://{tmp_path}/a%20b")
     assert (local.url, local.remote) == (str(tmp_path / "a b"), False)
-    made = make_store(f"file://localhost{tmp_path}/new")
-    assert made.url == str(tmp_path / "new")
+    assert make_store(f"file://localhost{tmp_path}/new").url == str(tmp_path / "new")
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,7 @@ def test_a_bundle_brings_everything_there(run_cli: RunCli, golden: Path, tmp_pat
     assert {p: (target / p).stat().st_mtime_ns for p in stamps} == stamps
     found = told(run_cli, "verify", "-C", target)  # by the digests of code
     assert found["proven"] == found["checked"] == 33
-    again = told(run_cli, "import", tmp_path / "c.jxb", "-C", target)
-    assert again["summary"]["written"] == 0
+    assert told(run_cli, "import", tmp_path / "c.jxb", "-C", target)["summary"]["written"] == 0
     assert run_cli("diff", golden, tmp_path / "c.jxb").returncode == 0
     kernel = invert(first_file(target, "*/*.main.so"))
     found = told(run_cli, "verify", "-C", target, code=1)
@@ -59,8 +58,7 @@ def test_an_import_heals_what_is_damaged(
     run_cli("export", "-C", golden, tmp_path / "c.jxb")
     for pattern in ("fxgraph/*/*/*", "*/*.py", "*/*.main.so"):
         cut(first_file(torch_cache, pattern))
-    healed = told(run_cli, "import", tmp_path / "c.jxb", "-C", torch_cache)
-    assert healed["summary"]["heal"] == 3
+    assert told(run_cli, "import", tmp_path / "c.jxb", "-C", torch_cache)["summary"]["heal"] == 3
     assert files(torch_cache) == files(golden)
 
 
@@ -122,8 +120,7 @@ def test_a_bucket_holds_them(
 ) -> None:
     assert run_cli("rm", "scale", "-C", torch_cache, "-y").returncode == 0  # a bucket is slow
     shutil.rmtree(torch_cache / "locks")  # which stay
-    sent = run_cli("push", bucket, "-C", torch_cache)
-    assert sent.returncode == 0, sent.stderr
+    assert run_cli("push", bucket, "-C", torch_cache).returncode == 0
     assert told(run_cli, "push", bucket, "-C", torch_cache)["summary"]["written"] == 0
     listed = run_cli("ls", "-q", "--sort", "key", "--layout", "torch", "-C", bucket)
     assert listed.stdout == run_cli("ls", "-q", "--sort", "key", "-C", torch_cache).stdout
@@ -132,6 +129,5 @@ def test_a_bucket_holds_them(
     assert back.returncode == 0, back.stderr
     assert files(tmp_path / "back") == files(torch_cache)
     assert run_cli("push", bucket, "-C", torch_cache, "--max-size", "1MB").returncode == 2
-    copied = run_cli("copy", "--layout", "torch", bucket, tmp_path / "copy")
-    assert copied.returncode == 0, copied.stderr
+    assert run_cli("copy", "--layout", "torch", bucket, tmp_path / "copy").returncode == 0
     assert files(tmp_path / "copy") == files(torch_cache)

@@ -112,8 +112,7 @@ def test_what_a_newer_torch_writes(run_cli: RunCli, torch_cache: Path, tmp_path:
         (torch_cache / name).parent.mkdir(parents=True, exist_ok=True)
         (torch_cache / name).write_bytes(b"\x80new")
     (torch_cache / "later" / "link").symlink_to("/etc/passwd")
-    found = verify(run_cli, torch_cache, code=0)
-    assert found["problems"] == []
+    assert verify(run_cli, torch_cache, code=0)["problems"] == []
     kinds = {f["kind"]: f["files"] for f in told(run_cli, "stats", "-C", torch_cache)["files"]}
     assert kinds["unread"] == len(NEWER) + 1
     fixed = run_cli("verify", "-C", torch_cache, "--fix", *ARGS)

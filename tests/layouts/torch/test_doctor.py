@@ -65,8 +65,7 @@ def test_a_temporary_directory(run_cli: RunCli, torch_cache: Path, tmp_path: Pat
     shell = f"{fix} && exec {sys.executable} -m jaxcache doctor --layout torch --json"
     temporary = {"TMPDIR": str(tmp_path / "temporary")}
     done = sh(["sh", "-c", shell], env=clean_environment(home) | env | temporary)
-    document = json.loads(done.stdout)
-    assert document["cache_dir"] == str(home / ".cache" / "torchinductor")
+    assert json.loads(done.stdout)["cache_dir"] == str(home / ".cache" / "torchinductor")
 
 
 @acts_on("jaxcache prune -C … --max-size 10GB, from time to time")

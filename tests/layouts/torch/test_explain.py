@@ -40,14 +40,12 @@ def test_parts_that_differ_are_named(run_cli: RunCli, golden: Path) -> None:
 
 def test_an_aot_graph_stands_for_its_fx_graphs(run_cli: RunCli, golden: Path) -> None:
     loss = two_tier_graph(run_cli, golden)
-    found = explain(run_cli, golden, loss["hash"], loss["references"][0])
-    assert found["same"] == 1
+    assert explain(run_cli, golden, loss["hash"], loss["references"][0])["same"] == 1
     plain = run_cli("explain", "-C", golden, loss["hash"], loss["references"][0])
     said = f"no difference in 1 module between {loss['hash']} and {loss['references'][0]}\n"
     assert (plain.returncode, plain.stdout, plain.stderr) == (0, "", said)
     # one alone is compared with the nearest of those that another stands for
-    backward = explain(run_cli, golden, loss["hash"], loss["references"][1])
-    assert backward["same"] == 1
+    assert explain(run_cli, golden, loss["hash"], loss["references"][1])["same"] == 1
 
 
 def test_a_graph_that_cannot_be_read(run_cli: RunCli, golden: Path, torch_cache: Path) -> None:
@@ -112,8 +110,7 @@ def change_parts(cache: Path, *parts: str, renamed: str = "") -> tuple[str, str]
 def test_a_part_that_alone_differs_is_the_cause(
     run_cli: RunCli, torch_cache: Path, part: str, cause: str, has_fix: bool
 ) -> None:
-    keys = change_parts(torch_cache, part)
-    (found,) = explain(run_cli, torch_cache, *keys)["differences"]
+    (found,) = explain(run_cli, torch_cache, *change_parts(torch_cache, part))["differences"]
     assert (found["component"], found["cause"]) == (part, cause)
     assert "alone" not in found["meaning"]
     assert (found["fix"] is not None) is has_fix

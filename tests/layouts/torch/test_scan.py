@@ -130,8 +130,7 @@ def test_a_hostile_entry_is_not_run(run_cli: RunCli, torch_cache: Path, tmp_path
         done = run_cli(*line.split(), "-C", torch_cache)
         assert done.returncode in (0, 1), done.stderr
         assert "\x1b" not in done.stdout + done.stderr
-    shown = run_cli("show", directory / digest_of(data))
-    assert "posix.mkdir" in shown.stdout
+    assert "posix.mkdir" in run_cli("show", directory / digest_of(data)).stdout
     assert not trap.exists()
     pickle.loads(data)  # the trap is real
     assert trap.exists()

@@ -51,8 +51,7 @@ def test_duplicates_go_first(run_cli: RunCli, torch_cache: Path) -> None:
     assert sorted(r["key"].partition("-")[0] for r in done["removed"]) == ["aotautograd", "fxgraph"]
     assert done["lost_compile_seconds"] == 0
     for removed in done["removed"]:
-        directory = (torch_cache / removed["file"]).parent
-        (kept,) = os.listdir(directory)
+        (kept,) = os.listdir((torch_cache / removed["file"]).parent)
         assert kept < Path(removed["file"]).name  # torch takes the first by name
     assert sound(run_cli, torch_cache)
 
@@ -210,8 +209,7 @@ def test_rm_takes_what_is_useless_then(run_cli: RunCli, torch_cache: Path, kind:
     loss = two_tier_graph(run_cli, torch_cache)
     before = files(torch_cache).keys()
     key = loss["hash"] if kind == "aotautograd" else loss["references"][1]
-    done = run(run_cli, "rm", torch_cache, key, "-y")
-    removed = {r["file"] for r in done["removed"]}
+    removed = {r["file"] for r in run(run_cli, "rm", torch_cache, key, "-y")["removed"]}
     assert loss["file"] in removed
     assert len(removed) == 9 or kind == "fxgraph"  # AOT, two FX, two .py, two kernels, their source
     assert before - files(torch_cache).keys() == removed
@@ -261,8 +259,7 @@ def test_a_kernel_that_is_being_compiled_stays(run_cli: RunCli, torch_cache: Pat
 
 
 def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
-    listed = graphs(run_cli, torch_cache)
-    key = next(e["key"] for e in listed if e["module"] == "aotautograd")
+    key = next(e["key"] for e in graphs(run_cli, torch_cache) if e["module"] == "aotautograd")
     spared = run(run_cli, "prune", torch_cache, "--unused-for", "0s", "--keep", key, "-n")
     assert spared["held"] == {"kept": spared["protected"]}
     assert run(run_cli, "pin", torch_cache, key)["pinned"] == [key]
