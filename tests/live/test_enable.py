@@ -27,30 +27,26 @@ DIRECTORY = "jax_compilation_cache_dir"
 def test_before_the_first_compile_in_a_thread_and_twice(run_live: RunLive, tmp_path: Path) -> None:
     script = """
 import threading
+root = os.environ["XDG_CACHE_HOME"]
 told = []
 def work():
-    told.append(jaxcache.enable(max_size="1GB", tiers=[os.environ["TEST_TIER"]]))
+    told.append(jaxcache.enable(max_size="1GB", tiers=[root + "/tier"]))
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
 told.append(jaxcache.enable())  # as a library does that the program uses
-told.append(jaxcache.enable(os.environ["TEST_OTHER"], metrics=os.environ["TEST_FILE"]))
+told.append(jaxcache.enable(root + "/other", metrics=root + "/jax.prom"))
 layer = sys.modules["jaxcache.live.layer"].LAYER
 print([layer.settings["max-size"], layer.settings["tiers"], layer.adapter.layer() is layer])
 print(repr(told[0]), told[1].changed, told[2].changed, sep="\\n")
 """
-    other = str(tmp_path / "other")
-    tier = str(tmp_path / "tier")
-    env = {"XDG_CACHE_HOME": str(tmp_path), "TEST_TIER": tier, "TEST_OTHER": other}
-    env["TEST_FILE"] = str(tmp_path / "jax.prom")
-    ran = run_live(START + script + PROGRAM, **FREE, **env)
+    ran = run_live(START + script + PROGRAM, XDG_CACHE_HOME=str(tmp_path), **FREE)
     first, shown, again, third, _ = ran.out.splitlines()
-    assert first == f"[1000000000, ({tier!r},), True]"
+    assert first == f"[1000000000, ('{tmp_path}/tier',), True]"
     assert shown.startswith(f"jaxcache enabled (cache_dir={str(tmp_path / 'jax')!r}; live=True; ")
     assert "jax_persistent_cache_min_compile_time_secs=0.0" in shown
     assert (tmp_path / "jax").stat().st_mode & 0o777 == 0o700
-    assert again == "{}"
-    assert third == str({DIRECTORY: other})
+    assert (again, third) == ("{}", str({DIRECTORY: f"{tmp_path}/other"}))
     assert ran["written"] == len(entries(tmp_path / "other")) > 1
     metrics = (tmp_path / "jax.prom").read_text()
     assert f"jaxcache_live_written_total {ran['written']}\n" in metrics

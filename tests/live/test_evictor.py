@@ -250,9 +250,7 @@ def test_stamps_go_with_their_entries_under_the_lock_of_jax(root: Path) -> None:
     sweep(root, max_size=1000)
     stayed = left(root, keys)
     assert stayed == [0, *range(12, 20)]
-    assert sorted(p.name for p in root.glob("*-atime")) == sorted(
-        f"{keys[n]}-atime" for n in stayed
-    )
+    assert {p.name for p in root.glob("*-atime")} == {f"{keys[n]}-atime" for n in stayed}
 
 
 def test_left_temporary_files_of_old_go(root: Path) -> None:

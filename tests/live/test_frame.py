@@ -8,15 +8,7 @@ import pytest
 import zstandard
 from conftest import CORPUS
 
-from jaxcache.live.frame import (
-    DamagedEntryError,
-    add_checksum,
-    decode,
-    module_name,
-    open_entry,
-    read_header,
-    same_payload,
-)
+from jaxcache.live import frame
 
 #: Compresses to literals, matches and a table of each kind, as an executable does.
 CONTENT = b"\0\0\0\1" + b"".join(
@@ -36,8 +28,8 @@ def test_a_frame_with_a_flipped_bit_is_refused_or_holds_the_same_content(entry: 
         damaged = bytearray(entry)
         damaged[bit // 8] ^= 1 << bit % 8
         try:
-            decoded = decode(bytes(damaged))
-        except DamagedEntryError:
+            decoded = frame.decode(bytes(damaged))
+        except frame.DamagedEntryError:
             continue
         assert decoded == (CONTENT, True), f"bit {bit}"
         same += 1
@@ -48,56 +40,56 @@ def test_a_frame_with_a_flipped_bit_is_refused_or_holds_the_same_content(entry: 
     "entry", [SEALED, PLAIN, zlib.compress(CONTENT)], ids=["zstd", "plain", "zlib"]
 )
 def test_a_frame_that_is_cut_or_followed_by_bytes_is_refused(entry: bytes) -> None:
-    assert decode(entry).content == CONTENT
+    assert frame.decode(entry).content == CONTENT
     for length in range(len(entry)):
-        with pytest.raises(DamagedEntryError):
-            decode(entry[:length])
+        with pytest.raises(frame.DamagedEntryError):
+            frame.decode(entry[:length])
     skippable = b"\x50\x2a\x4d\x18\x04\0\0\0seal"
     for damaged in (entry + b"\0", entry + skippable, skippable + entry, entry + entry):
-        with pytest.raises(DamagedEntryError):
-            decode(damaged)
+        with pytest.raises(frame.DamagedEntryError):
+            frame.decode(damaged)
 
 
 def test_a_frame_without_a_checksum_is_known_as_unsealed_and_can_be_sealed() -> None:
-    assert decode(PLAIN) == (CONTENT, False)
-    assert decode(add_checksum(PLAIN, CONTENT)) == (CONTENT, True)
-    assert zstandard.decompress(add_checksum(PLAIN, CONTENT)) == CONTENT
+    assert frame.decode(PLAIN) == (CONTENT, False)
+    assert frame.decode(frame.add_checksum(PLAIN, CONTENT)) == (CONTENT, True)
+    assert zstandard.decompress(frame.add_checksum(PLAIN, CONTENT)) == CONTENT
 
 
 @pytest.mark.parametrize("content", [b"", bytes(3), bytes(4)])
 def test_a_frame_without_an_executable_is_refused(content: bytes) -> None:
     for entry in (zstandard.compress(content), zlib.compress(content)):
-        with pytest.raises(DamagedEntryError):
-            decode(entry)
+        with pytest.raises(frame.DamagedEntryError):
+            frame.decode(entry)
 
 
 def test_content_beyond_a_limit_is_refused() -> None:
     for entry in (PLAIN, zlib.compress(CONTENT)):
-        assert decode(entry, len(CONTENT)).content == CONTENT
-        with pytest.raises(DamagedEntryError):
-            decode(entry, len(CONTENT) - 1)
+        assert frame.decode(entry, len(CONTENT)).content == CONTENT
+        with pytest.raises(frame.DamagedEntryError):
+            frame.decode(entry, len(CONTENT) - 1)
 
 
 @pytest.mark.parametrize(
     "entry", [b"", b"entry", b"\x78", zstandard.MAGIC_NUMBER.to_bytes(4, "little")]
 )
 def test_what_is_no_frame_is_refused(entry: bytes) -> None:
-    with pytest.raises(DamagedEntryError):
-        decode(entry)
-    with pytest.raises(DamagedEntryError):
-        read_header(entry)
+    with pytest.raises(frame.DamagedEntryError):
+        frame.decode(entry)
+    with pytest.raises(frame.DamagedEntryError):
+        frame.read_header(entry)
 
 
 @pytest.mark.parametrize("entry", [PLAIN, zlib.compress(CONTENT)], ids=["zstd", "zlib"])
 def test_the_compile_seconds_are_read_from_the_start(entry: bytes) -> None:
-    assert read_header(entry) == read_header(entry[:400]) == 1
+    assert frame.read_header(entry) == frame.read_header(entry[:400]) == 1
 
 
 def test_entries_of_one_executable_may_differ_in_their_seconds() -> None:
     later = zlib.compress(b"\0\0\0\2" + CONTENT[4:])
-    assert same_payload(PLAIN, later)
-    assert not same_payload(PLAIN, zlib.compress(CONTENT + b"x"))
-    assert not same_payload(PLAIN, b"") and not same_payload(b"", b"")
+    assert frame.same_payload(PLAIN, later)
+    assert not frame.same_payload(PLAIN, zlib.compress(CONTENT + b"x"))
+    assert not frame.same_payload(PLAIN, b"") and not frame.same_payload(b"", b"")
 
 
 # The module of a key.
@@ -109,7 +101,7 @@ def corpus_entries() -> list[Path]:
 
 def test_the_module_of_real_entries_is_read() -> None:
     """Of every corpus, but for executables that are compressed once more (GPU constants)."""
-    names = {p: module_name(decode(p.read_bytes()).content) for p in corpus_entries()}
+    names = {p: frame.module_name(frame.decode(p.read_bytes()).content) for p in corpus_entries()}
     assert len(names) > 20
     assert all(p.name.startswith(f"{name}-") for p, name in names.items() if name)
     assert sum(not name for name in names.values()) <= len(names) // 20
@@ -117,14 +109,14 @@ def test_the_module_of_real_entries_is_read() -> None:
 
 def test_another_module_under_a_key_is_refused() -> None:
     first, second, *_ = corpus_entries()
-    open_entry(first.name.removesuffix("-cache"), first.read_bytes(), is_foreign=True)
-    with pytest.raises(DamagedEntryError, match="module"):
-        open_entry(first.name.removesuffix("-cache"), second.read_bytes(), is_foreign=True)
+    frame.open_entry(first.name.removesuffix("-cache"), first.read_bytes(), is_foreign=True)
+    with pytest.raises(frame.DamagedEntryError, match="module"):
+        frame.open_entry(first.name.removesuffix("-cache"), second.read_bytes(), is_foreign=True)
 
 
 def test_a_bomb_of_a_tier_is_refused_by_what_it_announces() -> None:
     bomb = zstandard.ZstdCompressor(write_checksum=True).compress(bytes(300 << 20))
     key = "jit_f-" + "a" * 64
-    with pytest.raises(DamagedEntryError, match="content size"):
-        open_entry(key, bomb, is_foreign=True)
-    assert len(open_entry(key, bomb, is_foreign=False).content) == 300 << 20
+    with pytest.raises(frame.DamagedEntryError, match="content size"):
+        frame.open_entry(key, bomb, is_foreign=True)
+    assert len(frame.open_entry(key, bomb, is_foreign=False).content) == 300 << 20

@@ -18,13 +18,7 @@ from conftest import RunCli
 from object_server import CREDENTIALS, Proxy
 from ways import old_copy, told
 
-from jaxcache.cache.trust import (
-    add_trusted,
-    generate_key,
-    public_key_text,
-    read_private_key,
-    write_signatures,
-)
+from jaxcache.cache import trust
 from jaxcache.core import signing
 from jaxcache.live.helper import BucketStore, TierClient, receive, send
 from jaxcache.live.process import Counters
@@ -223,16 +217,14 @@ def test_only_signatures_of_trusted_keys_count(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     tier = Tier(str(tmp_path / "tier"), layer_with(timeout=30.0))
-    keys = {name: generate_key(tmp_path / name) for name in ("own", "stranger")}
+    keys = {name: trust.generate_key(tmp_path / name) for name in ("own", "stranger")}
     for name in keys:
         signer = Signatures({"require-signed": False, "signing-key": str(tmp_path / name)})
         assert signer.sign(tier, f"{name}-cache", DIGEST)
-    pushing = [read_private_key(tmp_path / "own")]
-    write_signatures(
-        open_store(str(tmp_path / "tier")), {"pushed-cache": DIGEST}, pushing, now_ns=1
-    )
+    store, own = open_store(str(tmp_path / "tier")), trust.read_private_key(tmp_path / "own")
+    trust.write_signatures(store, {"pushed-cache": DIGEST}, [own], now_ns=1)
     assert not Signatures({"require-signed": False, "signing-key": None}).trust()
-    add_trusted(tmp_path / "jaxcache", "ci", public_key_text(keys["own"]))
+    trust.add_trusted(tmp_path / "jaxcache", "ci", trust.public_key_text(keys["own"]))
     for required in (True, False):
         signatures = Signatures({"require-signed": required, "signing-key": None})
         assert signatures.sign(tier, "unsigned-cache", DIGEST)
@@ -248,7 +240,7 @@ def test_a_key_that_others_may_read_or_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    key = generate_key(tmp_path / "key")
+    key = trust.generate_key(tmp_path / "key")
     settings = {"require-signed": False, "signing-key": str(tmp_path / "key")}
     (tmp_path / "key").chmod(0o640)
     with pytest.raises(PermissionError, match="others may read the private key"):
@@ -257,7 +249,7 @@ def test_a_key_that_others_may_read_or_write_is_refused(
     (tmp_path / "key").write_text("no key")
     with pytest.raises(ValueError, match="holds no private key"):
         Signatures(settings)
-    add_trusted(tmp_path / "jaxcache", "ci", public_key_text(key))
+    trust.add_trusted(tmp_path / "jaxcache", "ci", trust.public_key_text(key))
     (tmp_path / "jaxcache" / "trusted-keys").chmod(0o666)
     with pytest.raises(PermissionError, match="others may write"):
         Signatures({"require-signed": True, "signing-key": None})

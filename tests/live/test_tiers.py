@@ -14,15 +14,9 @@ from conftest import CAN_GIVE_AWAY, GiveAway, RunCli
 from object_server import Fault, Proxy, S3Server, Seen, run_proxy
 from ways import told
 
+from jaxcache.cache import trust
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.write import append
-from jaxcache.cache.trust import (
-    add_trusted,
-    generate_key,
-    public_key_text,
-    read_private_key,
-    write_signatures,
-)
 from jaxcache.live.frame import decode
 from jaxcache.store import open_store
 from live.conftest import DEFINITIONS, PORTABLE, PROGRAM, RunLive, entries
@@ -277,8 +271,8 @@ def test_a_bucket_of_jax_is_a_tier(run_live: RunLive, bucket: str, tmp_path: Pat
 
 def test_only_signed_entries_are_taken(run_live: RunLive, tmp_path: Path) -> None:
     """What nobody has signed is not even decoded."""
-    keys = {name: generate_key(tmp_path / name) for name in ("ci", "stranger")}
-    add_trusted(tmp_path / "config" / "jaxcache", "ci", public_key_text(keys["ci"]))
+    keys = {name: trust.generate_key(tmp_path / name) for name in ("ci", "stranger")}
+    trust.add_trusted(tmp_path / "config" / "jaxcache", "ci", trust.public_key_text(keys["ci"]))
     program = f"""
 import pathlib
 directory = {str(tmp_path)!r}
@@ -340,11 +334,11 @@ def test_a_tier_without_checksums_is_named_with_the_command_that_mends_it(
 
 
 def test_a_signature_proves_an_entry(run_live: RunLive, plain_tier: Path, tmp_path: Path) -> None:
-    key = generate_key(tmp_path / "key")
-    private = read_private_key(tmp_path / "key")
+    key = trust.generate_key(tmp_path / "key")
+    private = trust.read_private_key(tmp_path / "key")
     signed = {f"{key}-cache": digest for key, digest in digests(plain_tier).items()}
-    write_signatures(open_store(str(plain_tier)), signed, [private], now_ns=1)
-    add_trusted(tmp_path / "jaxcache", "ci", public_key_text(key))
+    trust.write_signatures(open_store(str(plain_tier)), signed, [private], now_ns=1)
+    trust.add_trusted(tmp_path / "jaxcache", "ci", trust.public_key_text(key))
     tier = {"JAXCACHE_LIVE_TIERS": f"{plain_tier}:ro", "XDG_CONFIG_HOME": str(tmp_path)}
     ran = run_live(**tier, **PORTABLE)
     assert (ran["misses"], ran["unsealed"]) == (0, 0)

@@ -4,6 +4,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,14 +41,10 @@ def spool(cache: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def start(cache: Path, tmp_path: Path) -> Iterator[Start]:
     """Start the uploads of a process; those before it are closed."""
-    started: list[Uploads] = []
-
-    def close() -> None:
-        for one in started:
-            one.close(time.monotonic())
+    started = ExitStack()
 
     def start(*, queue: int = 9, refused: str = "", address: str = "") -> Uploads:
-        close()
+        started.close()
         layer = layer_with(timeout=30.0, queue=queue)
         layer.trouble = layer.said.append
         layer.background = Background("test", layer.trouble)
@@ -58,11 +55,11 @@ def start(cache: Path, tmp_path: Path) -> Iterator[Start]:
         directory: Any = SimpleNamespace(root=str(cache), path=lambda key: f"{cache}/{key}-cache")
         one = Uploads(directory, [tier], layer, refusals, None)
         layer.background.finish(60)
-        started.append(one)
+        started.callback(lambda: one.close(time.monotonic()))
         return one
 
-    yield start
-    close()
+    with started:
+        yield start
 
 
 def sent(tmp_path: Path) -> list[str]:
