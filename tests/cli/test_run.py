@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment
-from processes import sh
+from processes import begin, sh
 
 from jaxcache.errors import ReportError
 from jaxcache.warm.child.launch import Launch, run_listening
@@ -35,14 +35,11 @@ def start(cache: Path, tmp_path: Path) -> Iterator[Start]:
     """Start ``jaxcache run`` in a session of its own, and wait until the program is ready."""
     started = []
 
-    def begin(*command: str) -> "subprocess.Popen[str]":
-        child = subprocess.Popen(
-            [sys.executable, "-m", "jaxcache", "run", "-C", str(cache), "--", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    def start_ready(*command: str) -> "subprocess.Popen[str]":
+        child = begin(
+            tmp_path,
+            *("run", "-C", cache, "--", *command),
             stdin=subprocess.DEVNULL,
-            env=clean_environment(tmp_path),
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup ignores it
             cwd=tmp_path,
@@ -53,7 +50,7 @@ def start(cache: Path, tmp_path: Path) -> Iterator[Start]:
         assert child.stdout and child.stdout.readline() == "ready\n"
         return child
 
-    yield begin
+    yield start_ready
     for child, guard in started:
         guard.cancel()
         if child.poll() is None:

@@ -1,4 +1,4 @@
-"""Runs a command to its end."""
+"""Starts commands, and runs them to their end."""
 
 import os
 import resource
@@ -20,6 +20,18 @@ def sh(command: Sequence[str | Path], **options: Any) -> "subprocess.CompletedPr
     """
     options = {"capture_output": True, "text": True, "timeout": 600, "check": False, **options}
     return subprocess.run(command, **options)
+
+
+def begin(home: Path, *args: str | Path, **options: Any) -> "subprocess.Popen[str]":
+    """Start ``jaxcache ARG…`` as a process, in a home of its own, with pipes for its streams.
+
+    Args:
+        options: of :class:`subprocess.Popen`.
+    """
+    command = [sys.executable, "-m", "jaxcache", *map(str, args)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    options = {"env": clean_environment(home), "text": True, **pipes, **options}
+    return subprocess.Popen(command, **options)
 
 
 def limited(

@@ -25,7 +25,9 @@ from conftest import (
     find_jax_pythons,
     jax_version,
 )
+from processes import begin
 from terminal import without_style
+from ways import names
 
 from jaxcache.cache.recipe import Recipe, encode_recipe, open_recipe
 from jaxcache.warm.compiling import pool
@@ -36,10 +38,6 @@ EIGHT = ("--devices", "8")
 Record = Callable[..., Path]
 
 
-def entries(directory: Path) -> set[str]:
-    return {p.name for p in directory.iterdir() if p.name.endswith("-cache")}
-
-
 def read(recipe: Path) -> Recipe:
     with open_recipe(str(recipe)) as file:
         return file.recipe
@@ -47,7 +45,7 @@ def read(recipe: Path) -> Recipe:
 
 def wait_for_entry(cache: Path) -> None:
     deadline = time.monotonic() + 300
-    while not (cache.is_dir() and entries(cache)):
+    while not names(cache):
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -117,11 +115,11 @@ def test_the_program_hits_everything_that_its_recipe_compiled(
     shown = bar.findall(without_style(done.stdout))
     counts = [int(count) for count, _ in shown]
     assert counts and counts == sorted(counts)
-    assert {int(total) for _, total in shown} == {len(entries(first))}
+    assert {int(total) for _, total in shown} == {len(names(first))}
     options = (*EIGHT, "--portable", "--fail-on-miss")
     full = read(recorded(PROGRAMS, "devices", options=options)).requests
     assert not any(r.stubbed for r in full)
-    assert entries(first) == {f"{r.key}-cache" for r in full}
+    assert names(first) == {f"{r.key}-cache" for r in full}
     found, expected = ({(r.module, r.bytecode) for r in each} for each in (collected, full))
     assert found == expected
 
@@ -149,22 +147,16 @@ def test_a_parent_that_is_killed_leaves_no_truncated_entry_and_the_next_one_comp
 ) -> None:
     cache = tmp_path / "other"
     words = ("compile", recipe, "-C", cache, "--jobs=2", "--python", each_jax_python)
-    parent = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", *words],
-        env=clean_environment(tmp_path),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait_for_entry(cache)
-    parent.kill()
-    parent.wait()
-    left = entries(cache)
+    with begin(tmp_path, *words) as parent:
+        wait_for_entry(cache)
+        parent.kill()
+    left = names(cache)
     assert left
     summary = compiled(recipe, cache)["summary"]
     assert summary["written"] + summary["already_cached"] == summary["requested"]
     assert summary["already_cached"] == len(left)
     assert run_cli("verify", "-C", cache, "--level", "full").returncode == 0
-    assert len(entries(cache)) == summary["requested"]
+    assert len(names(cache)) == summary["requested"]
 
 
 def test_what_cannot_be_compiled_again_is_named(
@@ -262,7 +254,7 @@ def test_nothing_of_a_stranger_takes_the_parent_down(
     assert document["summary"]["failed"] == len(HOSTILE) + 1
     refused = [m["detail"] for m in document["modules"] if m["reason"] == "refused-here"]
     assert any("XLA option 9999" in detail for detail in refused)
-    assert not entries(tmp_path / "other")
+    assert not names(tmp_path / "other")
 
 
 # ``warm --collect-only``: the recipe of a full run at the price of tracing, and what it marks.
@@ -405,13 +397,9 @@ def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
 ) -> None:
     other, used_at = tmp_path / "other", recipe.with_name("first")
     args = ("compile", recipe, "-C", other, "--used-at", used_at, "--python", each_jax_python)
-    compile_ = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", *args, "--json", "--dask", cluster["address"]],
-        env=clean_environment(tmp_path) | {"PYTHONWARNINGS": "default"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    env = clean_environment(tmp_path) | {"PYTHONWARNINGS": "default"}
+    words = (*args, "--json", "--dask", cluster["address"])
+    compile_ = begin(tmp_path, *words, env=env)
     wait_for_entry(other)
     os.kill(cluster["pids"][0], signal.SIGKILL)
     output, errors = compile_.communicate(timeout=300)
@@ -419,9 +407,8 @@ def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
     summary = json.loads(output)["summary"]
     assert summary["written"] == summary["requested"] > 0
     requests = read(recipe).requests
-    assert entries(other) == {f"{r.key}-cache" for r in requests}
+    assert names(other) == {f"{r.key}-cache" for r in requests}
     # The cluster knows what is there: nothing is compiled again.
-    words = (*args, "--json", "--dask", cluster["address"])
     again = json.loads(run_cli(*words, env={"PYTHONWARNINGS": "default"}).stdout)["modules"]
     found = {(m["key"], m["outcome"], m["compile_seconds"]) for m in again}
     assert found == {(r.key, "already-cached", r.compile_seconds) for r in requests}

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from acting import BOUND
-from conftest import REPOSITORY, RunCli, StepRuns, clean_environment, has_modules, jax_version
+from conftest import REPOSITORY, RunCli, StepRuns, has_modules, jax_version
 from live.conftest import live_environment
 from object_server import CREDENTIALS, Proxy, make_bucket
-from processes import sh
+from processes import begin, sh
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
 from jaxcache.core import runs
@@ -321,14 +321,7 @@ def test_a_program_that_talks_with_its_user(
     cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     path = script("name = input('name? ')\nprint('hello', name, flush=True)\ninput()")
-    child = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", "warm", "-C", cache, "--python", each_jax_python, path],
-        env=clean_environment(tmp_path),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    child = begin(tmp_path, "warm", "-C", cache, "--python", each_jax_python, path)
     assert child.stdin and child.stdout
     child.stdin.write("ada\n")
     child.stdin.flush()
