@@ -113,8 +113,8 @@ def devices():
 #: Names of functions; the last two are too long for the name of a file: JAX warns, and compiles.
 NAMES = [
     *("Δt_step", "θ", "损失", "é", "\uff21", "\U0001d518", "שלום", "ก็", "κ\\n", "Δ" * 40),
-    *("plain", "<lambda>", "a.b", "..", "a/b", "a b", "a-b", "a__b", "_", "9lives", "jit_", "%s"),
-    *("\x1b[31mred", 'q"uote', "back\\slash", "\\CE\\94", "new\nline", "tab\t", "\u202e"),
+    *("<lambda>", "a.b", "..", "a/b", "a b", "a-b", "_", "jit_", "%s"),
+    *("\x1b[31mred", 'q"uote', "back\\slash", "\\CE\\94", "new\nline", "\u202e"),
     *("x" * 170, "x" * 300, "Δ" * 100),
 ]
 
@@ -189,8 +189,6 @@ BIG = np.random.RandomState(0).standard_normal((128, 128)).astype(np.float32)
 
 
 def spec(shape, dtype=F32, sharding=None):
-    if sharding is None:
-        return jax.ShapeDtypeStruct(shape, dtype)
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 

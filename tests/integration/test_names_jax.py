@@ -23,7 +23,7 @@ SETTINGS = {
     "PYTHONWARNINGS": "ignore",
 }
 #: Names of the program that fit into the name of a file.
-CACHED = 30
+CACHED = 26
 LONG_AGO = 1_700_000_000
 Hits = Callable[[Path], int]
 
