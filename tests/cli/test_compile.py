@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 from conftest import CORPUS, RunCli
+from entry.forge import message, number
 from ways import told
 
 from jaxcache.cache.recipe import Environment, Recipe, Request, encode_recipe
-from jaxcache.core.wire import write_varint
 from jaxcache.entry.options import flag_names
-from jaxcache.warm.compiling.worker import parse_shard
 
 #: Three modules, one of which calls the host, and one of which has no key.
 SOME = CORPUS.parent / "golden" / "inputs" / "some.recipe"
@@ -50,10 +49,6 @@ def test_show_lists_as_ls_does(run_cli: RunCli) -> None:
     assert run_cli("show", SOME, "--hlo").returncode == 2
 
 
-def test_shards_that_are_some() -> None:
-    assert parse_shard("3/4") == (3, 4)
-
-
 def test_one_form_at_a_time(run_cli: RunCli) -> None:
     for command in (["run", "--json", "--jsonl", "--", "true"], ["warm", "--json", "--jsonl", "x"]):
         done = run_cli(*command)
@@ -69,41 +64,33 @@ def test_recording_does_not_write_over_something_else(run_cli: RunCli, tmp_path:
     assert precious.read_text() == "mine"
 
 
-def field(number: int, value: "bytes | int | str") -> bytes:
-    """One field of a protobuf message."""
-    if isinstance(value, int):
-        return write_varint(number << 3) + write_varint(value)
-    data = value.encode() if isinstance(value, str) else value
-    return write_varint(number << 3 | 2) + write_varint(len(data)) + data
-
-
 def debug(*fields: bytes) -> bytes:
     """Compile options with these debug options."""
-    return field(3, field(3, b"".join(fields)))
+    return message(3, message(3, *fields))
 
 
 NUMBERS = {name: number for number, name in flag_names().items()}
 HOSTILE = {
-    "llvm": debug(field(500, field(1, "-ir-dump-directory") + field(2, "/abs"))),
-    "llvm-here": debug(field(500, field(1, "-ir-dump-directory") + field(2, "abs"))),
-    "path": debug(field(NUMBERS["xla_gpu_dump_autotune_results_to"], "/abs")),
-    "name": debug(field(NUMBERS["xla_gpu_dump_autotune_results_to"], "abs")),
-    "switch": debug(field(NUMBERS["xla_gpu_dump_llvmir"], 1)),
-    "ptxas": debug(field(NUMBERS["xla_gpu_ptx_compiler_extra_flags"], "-o x")),
-    "unknown": debug(field(9999, "x")),
-    "override": field(7, field(1, "xla_gpu_ptx_file") + field(2, field(1, "x"))),
-    "override-llvm": field(
-        7, field(1, "xla_backend_extra_options") + field(2, field(1, "-ir-dump-directory=x"))
+    "llvm": debug(message(500, message(1, b"-ir-dump-directory"), message(2, b"/abs"))),
+    "llvm-here": debug(message(500, message(1, b"-ir-dump-directory"), message(2, b"abs"))),
+    "path": debug(message(NUMBERS["xla_gpu_dump_autotune_results_to"], b"/abs")),
+    "name": debug(message(NUMBERS["xla_gpu_dump_autotune_results_to"], b"abs")),
+    "switch": debug(number(NUMBERS["xla_gpu_dump_llvmir"], 1)),
+    "ptxas": debug(message(NUMBERS["xla_gpu_ptx_compiler_extra_flags"], b"-o x")),
+    "unknown": debug(message(9999, b"x")),
+    "override": message(7, message(1, b"xla_gpu_ptx_file"), message(2, message(1, b"x"))),
+    "override-llvm": message(
+        7, message(1, b"xla_backend_extra_options"), message(2, message(1, b"-ir-dump-directory=x"))
     ),
-    "environment": field(3, field(13, "x")),
-    "top": field(77, 1),
+    "environment": message(3, message(13, b"x")),
+    "top": number(77, 1),
 }
 HARMLESS = {
-    "extra": debug(field(500, field(1, "xla_cpu_disable_loop_unrolling") + field(2, ""))),
-    "number": debug(field(NUMBERS["xla_backend_optimization_level"], 1)),
-    "passes": debug(field(NUMBERS["xla_disable_hlo_passes"], "rematerialization")),
-    "replaced": debug(field(NUMBERS["xla_dump_to"], "/abs")),
-    "override": field(7, field(1, "xla_embed_ir_in_executable") + field(2, field(2, 1))),
+    "extra": debug(message(500, message(1, b"xla_cpu_disable_loop_unrolling"), message(2, b""))),
+    "number": debug(number(NUMBERS["xla_backend_optimization_level"], 1)),
+    "passes": debug(message(NUMBERS["xla_disable_hlo_passes"], b"rematerialization")),
+    "replaced": debug(message(NUMBERS["xla_dump_to"], b"/abs")),
+    "override": message(7, message(1, b"xla_embed_ir_in_executable"), message(2, number(2, 1))),
 }
 
 
