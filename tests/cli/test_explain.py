@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -13,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli, clean_environment
+from processes import interrupt
 
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
@@ -78,21 +76,9 @@ def test_ctrl_c_ends_explain_with_one_line(tmp_path: Path, is_command: bool) -> 
     script.write_text(SLEEPING)
     (tmp_path / "cache").mkdir()
     run = ["--", sys.executable, script] if is_command else ["--python", sys.executable, script]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", "explain", "-C", tmp_path / "cache", *run],
-        env=clean_environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert child.stderr
-    while child.stderr.readline() not in ("ready\n", ""):
-        pass
-    os.killpg(child.pid, signal.SIGINT)
-    out, errors = child.communicate(timeout=300)
-    assert (child.returncode, out) == (130, "")
-    assert errors.splitlines() == ["jaxcache: interrupted [interrupted]"]
+    command = [sys.executable, "-m", "jaxcache", "explain", "-C", tmp_path / "cache", *run]
+    ended = interrupt(command, "ready", env=clean_environment(tmp_path))
+    assert ended == (130, "jaxcache: interrupted [interrupted]\n")
 
 
 @pytest.mark.parametrize("words", [("--jsn", "train.py"), ("a.json", "b.json", "--jsn")])

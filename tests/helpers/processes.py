@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -45,3 +46,29 @@ def limited(
             stdin=file,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes,) * 2),
         )
+
+
+def interrupt(command: Sequence[str | Path], line: str, **options: Any) -> tuple[int, str]:
+    """Press Ctrl-C in the terminal of a command that has printed a line.
+
+    Returns:
+        Its exit code, and all that it printed after that line.
+    """
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        assert child.stdout
+        while child.stdout.readline() not in (f"{line}\n", ""):
+            pass
+        os.killpg(child.pid, signal.SIGINT)
+        shown, _ = child.communicate(timeout=300)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+    return child.returncode, shown

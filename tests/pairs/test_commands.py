@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import tomllib
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from string import Template
 import pytest
 from command_line import WorldInProcess
 from conftest import CORPUS, REPOSITORY, MakeOnce, find_jax_pythons, jax_version
+from processes import interrupt
 
 from jaxcache.cli.commands import COMMANDS
 from tools.oracle.world import MODULES, SPELLINGS, Counts, World
@@ -231,26 +231,10 @@ threading.Event().wait()
 @pytest.mark.jax
 def test_ctrl_c_during_warm_leaves_whole_entries(pair: Pair) -> None:
     (pair.directory / "interrupted.py").write_text(INTERRUPTED)
-    child = subprocess.Popen(
-        [*pair.world.jaxcache, "warm", *pair.python, "interrupted.py"],
-        cwd=pair.directory,
-        env=pair.world.environment(plain=False),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert child.stdout is not None
-        while child.stdout.readline() not in ("compiled\n", ""):
-            pass
-        os.killpg(child.pid, signal.SIGINT)  # as a terminal does
-        _, shown = child.communicate(timeout=180)
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-    assert child.returncode == 128 + signal.SIGINT, shown
-    assert "interrupted" in shown and "jit_first" in shown
+    command = [*pair.world.jaxcache, "warm", *pair.python, "interrupted.py"]
+    env = pair.world.environment(plain=False)
+    code, shown = interrupt(command, "compiled", cwd=pair.directory, env=env)
+    assert code == 130 and "interrupted" in shown and "jit_first" in shown
     assert pair.plain() == ALL_HITS
     pair.run("verify")
 
