@@ -95,13 +95,16 @@ def test_a_file_never_takes_a_name_that_is_taken(
         monkeypatch.setattr(atomic, "_renameat2", lambda: None)
     if way == "claim":
         monkeypatch.setattr(os, "link", refuse_link)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
     (tmp_path / "taken").write_bytes(b"old")
     with pytest.raises(FileExistsError), atomic.new_file(directory, [b"new"]) as file:
         file.give_name("taken", replace=False)
     with atomic.new_file(directory, [b"new"]) as file:
         file.give_name("free", replace=False)
-    with atomic.new_file(directory, [b"unnamed"]):
+    with atomic.new_file(directory, [b"unnamed"], durable=False):
         pass
+    assert len(synced) == 2
     contents = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert contents == {"taken": b"old", "free": b"new"}
 

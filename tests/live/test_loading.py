@@ -242,8 +242,8 @@ while not os.path.exists(directory + "/go"):
 #: The first process to compile ``first`` dies over it.
 MURDER = """
 from jax._src import compiler
-real = compiler.backend_compile_and_load if hasattr(compiler, "backend_compile_and_load") else None
-name = "backend_compile_and_load" if real else "backend_compile"
+name = "backend_compile_and_load"
+name = name if hasattr(compiler, name) else "backend_compile"
 real = getattr(compiler, name)
 def deadly(backend, module, *args, **kwargs):
     if "jit_first" in str(module.operation.attributes["sym_name"]):

@@ -78,11 +78,8 @@ print("layer:", [m for m in sys.modules if m.endswith("live.layer")])
 @pytest.mark.jax
 def test_run_needs_no_jaxcache_beside_jax(run_cli: RunCli, jax_python: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(SHOWS_THE_LAYER)
-    env = {
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "PYTHONWARNINGS": "",
-        "JAX_PLATFORMS": "cpu",
-    }
+    env = {"PYTHONWARNINGS": "", "JAX_PLATFORMS": "cpu"}
+    env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     cache, shared = tmp_path / "cache", tmp_path / "shared tier"
 
     def run(*options: str | Path) -> "subprocess.CompletedProcess[str]":

@@ -201,8 +201,7 @@ def test_a_damaged_entry_of_a_tier_is_replaced_there(
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     plain = entries(shared, "second")[0]  # without a checksum, as plain JAX writes it
-    content = zstandard.decompress(plain.read_bytes())
-    plain.write_bytes(zstandard.compress(content))
+    plain.write_bytes(zstandard.compress(zstandard.decompress(plain.read_bytes())))
     second = run_live(cache_dir=tmp_path / "two", **tiers)
     assert (second["rotten_tier"], second["unsealed"], second["misses"]) == (1, 1, 2)
     assert "which has no checksum; replaced there by this program\n" in second.err
