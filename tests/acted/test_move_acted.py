@@ -14,7 +14,7 @@ from acting import act, acts_on, make_wheel, path_of, refused, says
 from bundling import SMALL, first_entry, forged, forged_entry, payload_of
 from conftest import CORPUS, RunCli, clean_environment
 from processes import sh
-from terminal import run_all, without_style
+from terminal import run_on_terminal, without_style
 from ways import OLD_NS, names, old_copy
 
 from jaxcache.api import Cache
@@ -112,7 +112,7 @@ def test_an_entry_that_is_untuned(run_cli: RunCli, tmp_path: Path) -> None:
     key = path.name.removesuffix("-cache")
     event = Event(key, COMPILE, 1, {**facts, "tuning_size_bytes": path.stat().st_size})
     assert append(open_store(str(cache)), [event])
-    ((_, told),) = run_all([("show", key, "-C", cache)], home=tmp_path, width=300)
+    _, told = run_on_terminal("show", key, "-C", cache, home=tmp_path, width=300)
     lines = without_style(told).splitlines()
     act(f"{next(line for line in lines if 'to remove all such' in line)} --yes", tmp_path)
     assert not path.exists()

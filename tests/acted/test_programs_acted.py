@@ -10,7 +10,7 @@ import pytest
 from acting import BOUND, act, acts_on, path_of, says, with_settings
 from conftest import CORPUS, RunCli, has_modules, jax_version
 from plain_jax import Counts
-from terminal import run_all, without_style
+from terminal import run_on_terminal, without_style
 
 pytestmark = pytest.mark.jax
 
@@ -186,8 +186,7 @@ def test_a_warm_without_a_directory(program, tmp_path: Path) -> None:
 
 def shown(jax) -> str:
     """What ``stats`` shows on a terminal."""
-    ((_, text),) = run_all([("stats",)], home=jax.home, width=200, env=jax.env)
-    return without_style(text)
+    return without_style(run_on_terminal("stats", home=jax.home, width=200, env=jax.env)[1])
 
 
 @acts_on("jaxcache warm SCRIPT, or jaxcache run -- CMD")

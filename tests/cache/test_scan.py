@@ -14,6 +14,7 @@ from conftest import CORPUS
 from failing import let_fail
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ways import old_copy
 
 from benchmarks.make_cache import make_cache
 from jaxcache.cache import scan as scanning
@@ -145,10 +146,7 @@ class Counting(LocalStore):
 def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A cache of which no file is young; a parameter is its directory in the corpus."""
     name = getattr(request, "param", "0.12.0.1-cpu-zstd-maxsize")
-    target = Path(shutil.copytree(CORPUS / name, tmp_path / "cache"))
-    for path in target.iterdir():
-        os.utime(path, (time.time() - 60, time.time() - 60))
-    return target
+    return old_copy(tmp_path / "cache", CORPUS / name)
 
 
 def listing(

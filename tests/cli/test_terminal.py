@@ -8,7 +8,7 @@ import pytest
 import zstandard
 from command_line import show_on_terminal
 from conftest import CORPUS, RunCli
-from terminal import Terminal, columns, run_all, without_style
+from terminal import Terminal, columns, run_on_terminal, without_style
 
 from jaxcache.cli.terminal import terminal_width
 
@@ -50,7 +50,7 @@ def test_a_pipe_gets_no_colour_unless_asked(run_cli: RunCli, local: Path) -> Non
 def test_a_container_without_a_locale_shows_the_same(
     local: Path, tmp_path: Path, env: dict[str, str]
 ) -> None:
-    ((code, screen),) = run_all([["ls", "-C", local]], home=tmp_path, width=60, env=env)
+    code, screen = run_on_terminal("ls", "-C", local, home=tmp_path, width=60, env=env)
     assert (code, "…" in screen, "\\u" in screen) == (0, True, False)
 
 

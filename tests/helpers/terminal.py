@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import re
@@ -16,22 +15,11 @@ import time
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from conftest import clean_environment
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_MARK = "\x02"
-#: Runs several command lines in one process: starting one for each would cost most of the time.
-_DRIVER = """
-import json, sys
-from jaxcache.cli.main import run
-for argv in json.loads(sys.argv[1]):
-    code = run(argv)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    sys.stdout.write(f"\\x02{code}\\x02")
-    sys.stdout.flush()
-"""
 
 
 class Terminal:
@@ -106,20 +94,14 @@ class Terminal:
         return code
 
 
-def run_all(
-    commands: Sequence[Sequence[str | Path]],
-    *,
-    home: Path,
-    width: int,
-    env: dict[str, str] | None = None,
-) -> list[tuple[int, str]]:
-    """Run command lines one after the other in one terminal; (exit code, what it showed) each."""
-    lines = json.dumps([[str(a) for a in argv] for argv in commands])
-    terminal = Terminal([sys.executable, "-c", _DRIVER, lines], home=home, width=width, env=env)
-    terminal.finish()
-    parts = terminal.text.split(_MARK)
-    assert len(parts) == 2 * len(commands) + 1, terminal.text
-    return [(int(parts[i + 1]), parts[i]) for i in range(0, len(parts) - 1, 2)]
+def run_on_terminal(*words: str | Path, **options: Any) -> tuple[int, str]:
+    """Run ``jaxcache ARG…`` in a terminal; its exit code, and what it showed.
+
+    Args:
+        options: of :class:`Terminal`.
+    """
+    terminal = Terminal([sys.executable, "-m", "jaxcache", *words], **options)
+    return terminal.finish(), terminal.text
 
 
 def without_style(text: str) -> str:

@@ -17,7 +17,7 @@ from acting import acts_on, says
 from conftest import RunCli, clean_environment, find_jax_pythons, jax_version
 from plain_jax import Counts, count_plain, run_plain
 from processes import sh
-from terminal import run_all, without_style
+from terminal import run_on_terminal, without_style
 
 WORKLOAD = Path(__file__).with_name("doctor_workload.py")
 LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -247,7 +247,7 @@ def test_a_command_is_given_the_directory_of_the_option(
 ) -> None:
     step = "import jax; jax.jit(lambda x: x * 2)(1.0)"
     words = ("doctor", "-C", cache.name, "--", each_jax_python, "-c", step)
-    ((code, text),) = run_all([words], home=tmp_path, width=120, env=LOW)
+    code, text = run_on_terminal(*words, home=tmp_path, width=120, env=LOW)
     assert code == 0, text
     assert "directory-spelling" not in text, "the program got the absolute path, as from warm -C"
     assert list(cache.glob("*-cache"))

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from acting import act, acts_on
 from conftest import spawn
-from terminal import run_all, without_style
+from terminal import run_on_terminal, without_style
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 PROGRAMS = Path(__file__).with_name("torch_programs")
@@ -319,7 +319,7 @@ def test_an_empty_cache_is_filled_as_stats_says(torch_python: str, tmp_path: Pat
     place = tmp_path / "torch-cache"  # torch quotes no path for its compiler
     place.mkdir()
     env = {"TORCHINDUCTOR_CACHE_DIR": str(place), **RUN, "COUNTED": str(tmp_path / "counted")}
-    ((_, told),) = run_all([("stats", "--layout", "torch")], home=tmp_path, width=200, env=env)
+    _, told = run_on_terminal("stats", "--layout", "torch", home=tmp_path, width=200, env=env)
     path = f"{Path(torch_python).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     line = next(s for s in without_style(told).splitlines() if "to fill the cache" in s)
     done = act(line, tmp_path, {"SCRIPT": PROGRAMS / "graph_break.py"}, PATH=path, **env)
