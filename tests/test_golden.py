@@ -12,7 +12,6 @@ import lzma
 import os
 import re
 import shutil
-import tarfile
 import tempfile
 import time
 import zlib
@@ -114,13 +113,11 @@ def _expand(text: str) -> Iterator[str]:
 class World:
     """A directory with every cache, in which the commands run."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, torch: Path) -> None:
         self.root = root
         for name in _CACHES:
             shutil.copytree(CORPUS / name, root / name)
-        with tarfile.open(CORPUS.parent / "torch" / "golden.tar.xz") as archive:
-            archive.extractall(root / "unpacked", filter="data")
-        (root / "unpacked" / "cache").rename(root / TORCH)
+        shutil.copytree(torch, root / TORCH)
         shutil.copytree(INPUTS, root, dirs_exist_ok=True)
         make_odd(root / ODD)
         make_alike(root / ALIKE)
@@ -286,10 +283,10 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world(golden: Path) -> Iterator[World]:
     """A world whose path is as long as that of every other."""
     top = Path(tempfile.mkdtemp(prefix="jaxcache-golden-", dir="/tmp"))
-    yield World(top)
+    yield World(top, golden)
     shutil.rmtree(top)
 
 

@@ -13,10 +13,8 @@ import doctest
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -28,6 +26,7 @@ import pytest
 from conftest import REPOSITORY
 from processes import sh
 from terminal import Terminal, without_style
+from ways import old_copy
 
 import jaxcache
 from jaxcache.cli.commands import COMMANDS
@@ -297,8 +296,7 @@ def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
 def test_the_page_about_it_is_true(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(corpus / "0.12.0.1-cuda13-h200-zstd", tmp_path / "cache")
-    make_older(tmp_path / "cache")
+    old_copy(tmp_path / "cache", corpus / "0.12.0.1-cuda13-h200-zstd")
     monkeypatch.chdir(tmp_path)
     page = str(DOCS / "api.md")
     flags = doctest.NORMALIZE_WHITESPACE
@@ -335,13 +333,6 @@ _RUNS_JAX = {
 _ALWAYS = {"warm", "hlo"}
 
 
-def make_older(cache: Path) -> None:
-    """Make the entries of a cache a day old."""
-    dated_ns = time.time_ns() - 86_400 * 10**9
-    for file in cache.iterdir():
-        os.utime(file, ns=(dated_ns, dated_ns))
-
-
 def methods() -> Iterator[Any]:
     """Yield each function of the interface that works on a cache, as a case."""
     for name in ("open", *(name for name in dir(jaxcache.Cache) if not name.startswith("_"))):
@@ -358,7 +349,7 @@ def test_the_example_of_each_method_is_true(
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.chdir(tmp_path)
-    make_older(shutil.copytree(corpus / "0.10.2-cpu-zstd", Path("cache")))
+    old_copy(Path("cache"), corpus / "0.10.2-cpu-zstd")
     Path("train.py").write_text(_PROGRAM)
     other = jaxcache.open("other", create=True)
     known = {"sys": sys, "jaxcache": jaxcache, "cache": jaxcache.open("cache"), "other": other}
