@@ -196,15 +196,12 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
                 return
             if how == "slow":
                 time.sleep(0.3)
-            connection = http.client.HTTPConnection(host, timeout=60)
-            try:
+            with contextlib.closing(http.client.HTTPConnection(host, timeout=60)) as connection:
                 connection.request(self.command, self.path, body, dict(self.headers))
                 answer = connection.getresponse()
                 data = answer.read()
                 seen.status = answer.status
                 length = answer.getheader("Content-Length")
-            finally:
-                connection.close()
             if how == "lose":
                 self.close_connection = True
                 return
@@ -212,9 +209,7 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
                 data = data[: len(data) // 2]
             if how == "junk":
                 data = os.urandom(len(data))
-            headers = answer.getheaders()
-            half, drip = how == "truncate", how == "drip"
-            self.answer(answer.status, headers, data, length, half=half, drip=drip)
+            self.answer(answer.status, answer.getheaders(), data, length, how)
 
         def answer(
             self,
@@ -222,8 +217,7 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             headers: list[tuple[str, str]],
             data: bytes,
             length: str | None = None,
-            half: bool = False,
-            drip: bool = False,
+            how: str | None = None,
         ) -> None:
             self.send_response_only(status)
             for header, value in headers:
@@ -232,14 +226,15 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             # The answer to HEAD announces a length and has no body.
             self.send_header("Content-Length", length if self.command == "HEAD" else str(len(data)))
             self.end_headers()
-            if drip:
+            if how == "drip":
                 for place in range(len(data)):
                     self.wfile.write(data[place : place + 1])
                     if proxy.ended.wait(0.05):
                         break
                 return
-            self.wfile.write(data[: len(data) // 2] if half else data)
-            self.close_connection = self.close_connection or half
+            is_half = how == "truncate"
+            self.wfile.write(data[: len(data) // 2] if is_half else data)
+            self.close_connection = self.close_connection or is_half
 
         do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = forward  # noqa: N815
 

@@ -114,8 +114,7 @@ class _Server:
     def run(
         self, words: Sequence[str], env: Mapping[str, str], cwd: str
     ) -> "subprocess.CompletedProcess[str]":
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        assert self._process.stdin and self._process.stdout
         with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
             request = {"words": words, "env": dict(env), "cwd": cwd}
             self._process.stdin.write(json.dumps([out.name, err.name, request]) + "\n")
