@@ -72,17 +72,15 @@ def run(at: float, *rows: CompileRow, **facts: Any) -> Run:
     return Run(at=at, rows=rows, **{**blank, **facts})
 
 
-def chosen(
-    run_now: Run, *earlier: Run, computations: Mapping[int, str] | None = None
-) -> int | None:
+def chosen(now: Run, *earlier: Run, computations: Mapping[int, str] | None = None) -> int | None:
     """Return the number of the earlier key that the last row of a run is compared with."""
     hashes = {key(number): {"computation": text} for number, text in (computations or {}).items()}
 
     def facts(row: CompileRow) -> Compile:
         return Compile(row.module, row.key, components=hashes.get(row.key))
 
-    missed = [r for r in run_now.rows if r.outcome != "hit"]
-    found = choose(missed, run_now, earlier, facts).get(missed[-1])
+    missed = [r for r in now.rows if r.outcome != "hit"]
+    found = choose(missed, now, earlier, facts).get(missed[-1])
     return int(found.row.key[-64:], 16) if found else None
 
 
@@ -102,16 +100,14 @@ def test_which_earlier_compile_is_chosen() -> None:
     assert chosen(run(2, row(2)), run(1, row(1, file="other.py", definition="e" * 8))) is None
     # A file that moved is no longer where it was.
     moved = run(1, row(1, file="/old/main.py"))
-    assert chosen(run(2, row(2)), moved) == 1
-    assert chosen(run(2, row(2), sources={"main.py": "1", "/old/main.py": "2"}), moved) == 1
     edited = run(1, row(1, file="/old/main.py", definition="e" * 8))
-    assert chosen(run(2, row(2)), edited) == 1
-    assert chosen(run(2, row(2), sources={"main.py": "1", "/old/main.py": "2"}), edited) is None
+    now, both = run(2, row(2)), run(2, row(2), sources={"main.py": "1", "/old/main.py": "2"})
+    assert (chosen(now, moved), chosen(both, moved)) == (1, 1)
+    assert (chosen(now, edited), chosen(both, edited)) == (1, None)
     # An operation of JAX's own has no line; a gradient is no other form of its function.
-    assert chosen(run(2, row(2, kind="eager")), run(1, row(1, kind="eager"))) == 1
-    assert (
-        chosen(run(2, row(2, kind="eager", module="jit_b")), run(1, row(1, kind="eager"))) is None
-    )
+    eager = run(1, row(1, kind="eager"))
+    assert chosen(run(2, row(2, kind="eager")), eager) == 1
+    assert chosen(run(2, row(2, kind="eager", module="jit_b")), eager) is None
     assert chosen(run(2, row(2, kind="transpose")), run(1, row(1))) is None
     # An entry that is gone takes no partner from another lambda.
     gone, edited = row(1, definition="1" * 8), row(2, definition="2" * 8)
@@ -187,11 +183,10 @@ def test_the_same_computation_comes_before_the_order() -> None:
 
 def test_lambdas_of_one_file_do_not_count_as_one_call() -> None:
     """Each is ``jit__lambda``; to pad is advised from three signatures of one of them on."""
-    old = run(
-        1, row(1, definition="a" * 8, signature="1"), row(2, definition="b" * 8, signature="2")
-    )
-    new = row(3, definition="a" * 8, signature="3")
-    now = run(2, new, row(4, definition="b" * 8, signature="4"))
+    one, other = ({"definition": letter * 8} for letter in "ab")
+    old = run(1, row(1, **one, signature="1"), row(2, **other, signature="2"))
+    new = row(3, **one, signature="3")
+    now = run(2, new, row(4, **other, signature="4"))
     found = choose([new], now, [old], lambda r: Compile(r.module, r.key))
     assert found[new].past.signatures == 2
 
@@ -297,12 +292,8 @@ def test_a_callback_that_is_not_cached_is_the_cause_unless_the_version_is(corpus
     cache = CachedFacts(open_store(str(corpus / "0.12.0.1-cpu-zstd")))
     left = cache.complete(*cache.find_newest("jit_loss"))
     assert [argument.name for argument in left.parameters] == ["w", "x"]
-    right = Compile(
-        left.module,
-        outcome="uncacheable",
-        rule=WriteRule.HOST_CALLBACKS,
-        jaxlib_version="0.10.2",
-    )
+    rule = WriteRule.HOST_CALLBACKS
+    right = Compile(left.module, outcome="uncacheable", rule=rule, jaxlib_version="0.10.2")
     (difference,) = compare(left, right)
     assert difference.cause is Cause.JAXLIB_VERSION
     assert (difference.left, difference.right) == ("0.12.0.1", "0.10.2")
@@ -322,6 +313,9 @@ HASHES |= {
 HIDDEN = (f"sha256 {A[:12]}", f"sha256 {B[:12]}")
 FOUR = "--xla_force_host_platform_device_count=4"
 OLD_JAX = {"jax_version": "0.10.2"}
+AT_A, PORTABLE = {"cache_path": "/a"}, {"cache_path": ""}
+NONE: Facts = {"xla_flags": ()}
+WITH_B = {"xla_flags": ("--b",)}
 #: Parts of the key that differ, facts of both sides, XLA_FLAGS, and what is named: cause, both
 #: values, the cure.
 PARTS: list[tuple[tuple[str, ...], Facts, Facts, str, list[tuple[str | None, ...]]]] = [
@@ -329,14 +323,8 @@ PARTS: list[tuple[tuple[str, ...], Facts, Facts, str, list[tuple[str | None, ...
         *((FLAGS,), {"xla_flags": ("--a",)}, {"xla_flags": ("--a", "--b")}, "--a --b"),
         [("flag", "without", "--b", "export XLA_FLAGS=--a")],
     ),
-    (
-        *((FLAGS,), {"xla_flags": ("--b",)}, {"xla_flags": ()}, "--c"),
-        [("flag", "--b", "without", "export XLA_FLAGS='--c --b'")],
-    ),
-    (
-        *((FLAGS,), {"xla_flags": ()}, {"xla_flags": ("--b",)}, "--c"),
-        [("flag", "without", "--b", None)],
-    ),
+    ((FLAGS,), WITH_B, NONE, "--c", [("flag", "--b", "without", "export XLA_FLAGS='--c --b'")]),
+    ((FLAGS,), NONE, WITH_B, "--c", [("flag", "without", "--b", None)]),
     ((FLAGS,), {}, {}, "", [("flag", *HIDDEN, None)]),
     (
         *(("compression",), {}, {}, ""),
@@ -348,20 +336,14 @@ PARTS: list[tuple[tuple[str, ...], Facts, Facts, str, list[tuple[str | None, ...
         [("device", "device_count=1", "device_count=4", None)],
     ),
     (
-        *((OPTIONS,), OLD_JAX | {"cache_path": "/a"}, OLD_JAX | {"cache_path": "/b"}, ""),
+        *((OPTIONS,), OLD_JAX | AT_A, OLD_JAX | {"cache_path": "/b"}, ""),
         [("path", "/a", "/b", "ln -s /b /a && export JAX_COMPILATION_CACHE_DIR=/a")],
     ),
+    ((OPTIONS,), AT_A, PORTABLE, "", [("path", "/a", "none (--portable)", None)]),
+    ((OPTIONS,), PORTABLE, AT_A, "", [("path", "none (--portable)", "/a", None)]),
+    ((OPTIONS,), AT_A, {}, "", [("unknown", *HIDDEN, None)]),
     (
-        *((OPTIONS,), {"cache_path": "/a"}, {"cache_path": ""}, ""),
-        [("path", "/a", "none (--portable)", None)],
-    ),
-    (
-        *((OPTIONS,), {"cache_path": ""}, {"cache_path": "/a"}, ""),
-        [("path", "none (--portable)", "/a", None)],
-    ),
-    ((OPTIONS,), {"cache_path": "/a"}, {}, "", [("unknown", *HIDDEN, None)]),
-    (
-        *((FLAGS, "compression"), {"xla_flags": ()}, {"xla_flags": ("--b",)}, "--b"),
+        *((FLAGS, "compression"), NONE, WITH_B, "--b"),
         [("flag", "without", "--b", None), ("codec", "zstandard", "zlib", None)],
     ),
     (
@@ -369,7 +351,7 @@ PARTS: list[tuple[tuple[str, ...], Facts, Facts, str, list[tuple[str | None, ...
         [("jax-version", "0.10.2", "0.10.3", None)],
     ),
     (
-        *((FLAGS, DEVICES), {"xla_flags": ()}, {"xla_flags": (FOUR,), "device_count": 4}, FOUR),
+        *((FLAGS, DEVICES), NONE, {"xla_flags": (FOUR,), "device_count": 4}, FOUR),
         [("flag", "without", FOUR, None)],
     ),
 ]
@@ -458,10 +440,9 @@ def test_a_part_of_a_key_that_was_undone_is_told_with_what_undoes_it(
 
 
 def test_where_nothing_differs_the_record_decides_what_is_said() -> None:
-    for made, said in ((None, "no record of the earlier program"), (Sketch(), "the keys differ")):
-        left, right = (Compile("jit_f", side, sketch=made) for side in "ab")
-        (difference,) = compare(left, right)
-        assert difference.meaning.startswith(f"not known: {said}")
+    left, right = (Compile("jit_f", side, sketch=Sketch()) for side in "ab")
+    (difference,) = compare(left, right)
+    assert difference.meaning.startswith("not known: the keys differ")
 
 
 @pytest.mark.parametrize(
@@ -554,7 +535,6 @@ def test_a_literal_is_found_in_the_only_edited_line_that_has_it(tmp_path: Path) 
     assert edits.find_literal("0.5", [main, other]) == (main, 2)
     assert edits.find_literal("1", [main, other]) == (main, 3)
     assert edits.find_literal("0.5", [other]) is None
-    assert edits.touch_function(Sketch(), SketchedLine(main, 2, "f", {}))
 
 
 TOO_FAST, TOO_SMALL = WriteRule.COMPILE_TIME, WriteRule.SIZE
@@ -677,29 +657,19 @@ def used(name: str, type_: str, sharding: str = "") -> Facts:
 
 
 X, Y, F64 = ("x", "f32[8]"), ("y", "i4[]"), ("x", "f64[8]")
+CALLS = [
+    (call(X, Y), call(Y), "other arguments: x → none"),
+    (call(X, Y), call(Y, X), "order of arguments: x and y → y and x"),
+    (call(X), call(("x", "bf16[2]")), "shape and dtype of argument x: float32[8] → bfloat16[2]"),
+    (call(X), call(X, weak=True), "weak type of argument x: float32[8] → float32[8] (weak)"),
+    (call(static={"n": "2"}), call(static={"n": "3"}), "static n: n=2 → n=3"),
+    (set_to(X, X64, False), set_to(F64, X64, True), f"{X64}: {X64}=False → {X64}=True"),
+    (set_to(X, PRNG, "a"), set_to(F64, PRNG, "b"), "dtype of argument x: float32[8] → float64[8]"),
+    (used(*X), used(*X, "{2}"), "sharding of x: none → {2}"),
+]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        (call(X, Y), call(Y), "other arguments: x → none"),
-        (call(X, Y), call(Y, X), "order of arguments: x and y → y and x"),
-        (
-            call(X),
-            call(("x", "bf16[2]")),
-            "shape and dtype of argument x: float32[8] → bfloat16[2]",
-        ),
-        (call(X), call(X, weak=True), "weak type of argument x: float32[8] → float32[8] (weak)"),
-        (call(static={"n": "2"}), call(static={"n": "3"}), "static n: n=2 → n=3"),
-        (set_to(X, X64, False), set_to(F64, X64, True), f"{X64}: {X64}=False → {X64}=True"),
-        (
-            set_to(X, PRNG, "a"),
-            set_to(F64, PRNG, "b"),
-            "dtype of argument x: float32[8] → float64[8]",
-        ),
-        (used(*X), used(*X, "{2}"), "sharding of x: none → {2}"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "told"), CALLS)
 def test_what_differs_between_two_calls(old: Facts, new: Facts, told: str) -> None:
     (difference,) = differ(*(Sketch(results=("f64[8]",), **facts) for facts in (old, new)))
     assert f"{difference.title}: {difference.left} → {difference.right}" == told
@@ -862,12 +832,10 @@ def test_a_line_that_computes_comes_before_lines_that_move_data() -> None:
 def test_an_operation_that_was_added_or_removed_is_said_to_be() -> None:
     """A renamed function with the same operations has none of either."""
     none, tanh = of_lines({7: {}}), of_lines({7: {"tanh": 1}})
-    both = of_lines({5: {"sine": 1}, 7: {"tanh": 2}})
     for old, new, found in (
         (tanh, none, ("tanh", None, "tanh was removed at a.py:7 in `f`")),
         (none, tanh, (None, "tanh", "tanh was added at a.py:7 in `f`")),
         (tanh, of_lines({7: {"tanh": 1}}, "g"), (None, None, "")),
-        (tanh, both, (None, "sine", "sine was added at a.py:5 in `f`")),
     ):
         (difference,) = differ(old, new)
         assert (difference.left, difference.right, difference.brief) == found
