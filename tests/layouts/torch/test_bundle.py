@@ -11,7 +11,7 @@ from bundling import forged
 from conftest import RunCli, first_file
 from ways import told
 
-from layouts.torch_files import cut, files, invert
+from layouts.torch_files import cut, files, invert, two_tier_graph
 
 
 def test_a_bundle_brings_everything_there(run_cli: RunCli, golden: Path, tmp_path: Path) -> None:
@@ -33,6 +33,21 @@ def test_a_bundle_brings_everything_there(run_cli: RunCli, golden: Path, tmp_pat
     found = told(run_cli, "verify", "-C", target, code=1)
     kinds = {p["file"]: p["kind"] for p in found["problems"]}
     assert kinds[str(kernel.relative_to(target))] == "digest-mismatch"
+
+
+def test_a_bundle_of_one_graph_holds_what_it_needs(
+    run_cli: RunCli, golden: Path, tmp_path: Path
+) -> None:
+    """Its FX graphs, their generated code and the kernels of that, and no others."""
+    key = two_tier_graph(run_cli, golden)["key"]
+    assert run_cli("export", "-C", golden, tmp_path / "c.jxb", key).returncode == 0
+    told(run_cli, "import", tmp_path / "c.jxb", "-C", tmp_path / "there")
+    brought = files(tmp_path / "there")
+    assert brought.items() <= files(golden).items()
+    kinds = ("aotautograd/", "fxgraph/", ".py", ".main.cpp", ".main.so")
+    assert [sum(kind in name for name in brought) for kind in kinds] == [1, 2, 2, 2, 2]
+    assert len(brought) == 9
+    assert told(run_cli, "verify", "-C", tmp_path / "there")["problems"] == []
 
 
 @pytest.mark.parametrize(
