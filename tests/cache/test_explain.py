@@ -3,6 +3,7 @@
 
 import base64
 import hashlib
+import os
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from jaxcache.cache.explain.sides import (
     Compile,
     Difference,
     WriteRule,
+    is_helper,
 )
 from jaxcache.cache.ledger.record import COMPILE, SKETCH, Event
 from jaxcache.cache.ledger.segments import Ledger
@@ -567,6 +569,40 @@ def test_the_same_key_depends_on_its_entry(old: Facts, new: Facts, said: str, fi
     assert said in f"{difference.meaning}{''.join(detail)}"
     assert difference.fix == fix
     assert compare(Compile("jit_f", "a", **old), Compile("jit_f", "a", outcome="hit")) == ()
+
+
+def test_what_a_cache_knows_of_a_key(tmp_path: Path) -> None:
+    """Of one that is gone the ledger knows it; what the run knows itself counts more."""
+    facts = LEDGER | {"xla_flags": "--b --a", "payload_sha256": "0" * 64, "device_count": 2}
+    facts |= {"jax_version": "0.10.2", "jaxlib_version": "0.10.1"}
+    store = open_store(str(tmp_path))
+    append(store, [Event(key(1), COMPILE, 1, facts), Event(key(2), COMPILE, 1, {})])
+    for age, number in enumerate((3, 4, 5)):
+        (tmp_path / f"{key(number)}-cache").write_bytes(b"damaged")
+        os.utime(tmp_path / f"{key(number)}-cache", (1000 - age, 1000 - age))
+    cache = CachedFacts(store)
+    known = [(cache.has(key(n)), cache.knows(key(n))) for n in (1, 2, 3, 6)]
+    assert known == [(False, True), (False, False), (True, True), (False, False)]
+    assert cache.keys_of("jit_step") == [key(3), key(4), key(5)]
+    assert cache.keys_of("jit_other") == []
+    assert cache.complete(Compile("jit_step", key(3))).is_damaged
+    assert not cache.complete(Compile("jit_step", key(3)), max_bytes=1).is_damaged
+    found = cache.complete(Compile("jit_step", key(1)))
+    record = found.record
+    told = Compile("jit_step", key(1), OTHER_FLAGS, xla_flags=("--a", "--b"), record=record)
+    told = replace(
+        told, script="/u/b.py", jax_version="0.10.2", jaxlib_version="0.10.1", device_count=2
+    )
+    assert record and found == told
+    own = replace(told, xla_flags=(), script="c.py", jax_version="0.11.0", device_count=4)
+    assert cache.complete(own) == own
+    assert cache.complete(Compile("jit_step")) == Compile("jit_step")
+
+
+def test_helpers_are_operations_of_jax_itself() -> None:
+    inside = "/v/site-packages/jax/_src/numpy/ufuncs.py"
+    places = [("f", "/u/main.py"), (None, "/u/main.py"), ("f", None), ("f", inside)]
+    assert [is_helper(*place) for place in places] == [False, True, True, True]
 
 
 def test_an_entry_of_another_user_cannot_be_read_and_is_not_damaged(
