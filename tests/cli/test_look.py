@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 import zstandard
+from acting import refused
 from command_line import show_on_terminal
-from conftest import REPOSITORY, RunCli, clean_environment
+from conftest import REPOSITORY, RunCli
+from processes import begin
 from terminal import without_style
 from ways import names, old_copy, told
 
@@ -42,8 +44,7 @@ def test_a_key_that_names_nothing_chooses_nothing(
         shutil.copy(source, directory)
     pinned = run_cli("pin", "*", "-C", "cache").stdout
     for words in (("ls",), ("rm", "--yes"), ("pin", "--remove"), ("verify", "--restore")):
-        done = run_cli(*words, key, "-C", "cache")
-        assert (done.returncode, f"matches '{key}'" in done.stderr) == (1, True), words
+        assert f"matches '{key}'" in refused(run_cli, 1, *words, key, "-C", "cache")
     assert run_cli("pin", "-C", "cache").stdout == pinned
     assert sum(1 for _ in (tmp_path / "cache").rglob(source.name)) == 2
 
@@ -99,15 +100,10 @@ def test_unreadable_files_are_findings_and_directories_errors(
 def test_a_reader_that_leaves_early_is_no_error(cache: Path, tmp_path: Path) -> None:
     for n in range(300):
         shutil.copy(next(cache.glob("jit_mlp*-cache")), cache / f"jit_{'m' * 90}-{n:064x}-cache")
-    with subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", "ls", "-C", cache],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean_environment(tmp_path),
-    ) as child:
+    with begin(tmp_path, "ls", "-C", cache) as child:
         assert child.stdout and child.stderr
         child.stdout.close()
-        assert child.stderr.read() == b""
+        assert child.stderr.read() == ""
     assert child.returncode == 0
 
 
@@ -154,8 +150,7 @@ def test_removal(run_cli: RunCli, old_cache: Path, chosen: set[str]) -> None:
     assert keys_in(old_cache) == everything - {one}
     assert run_cli("rm", "-C", old_cache, *FILTER, "--yes").returncode == 0
     assert keys_in(old_cache) == everything - chosen
-    refused = run_cli("rm", "-C", old_cache, "--yes")
-    assert (refused.returncode, "give a KEY, or --filter" in refused.stderr) == (2, True)
+    assert "give a KEY, or --filter" in refused(run_cli, 2, "rm", "-C", old_cache, "--yes")
 
 
 def test_verify_and_seal(run_cli: RunCli, old_cache: Path, chosen: set[str]) -> None:
@@ -169,9 +164,9 @@ def test_verify_and_seal(run_cli: RunCli, old_cache: Path, chosen: set[str]) -> 
 
 
 def test_a_bad_filter_is_refused_before_any_work(run_cli: RunCli, old_cache: Path) -> None:
+    bad = ("-C", old_cache, "--filter", "colour=red", "-n")
     for words in (("prune", "--max-entries", "0"), ("rm",), ("verify",), ("seal",), ("push", "x")):
-        refused = run_cli(*words, "-C", old_cache, "--filter", "colour=red", "-n")
-        assert (refused.returncode, "[bad-filter]" in refused.stderr) == (2, True), words
+        assert "[bad-filter]" in refused(run_cli, 2, *words, *bad)
 
 
 # ``show``.
@@ -195,8 +190,7 @@ def test_the_payload_is_written_whole_or_not_at_all(
     entry = next((corpus / CPU).glob("jit_mlp*"))
     damaged = tmp_path / "damaged"
     damaged.write_bytes(entry.read_bytes()[:-100])
-    done = run_cli("show", damaged, "--payload", tmp_path / "out")
-    assert done.returncode == 1 and "bad-entry" in done.stderr
+    assert "bad-entry" in refused(run_cli, 1, "show", damaged, "--payload", tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged"]
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -222,8 +216,8 @@ def test_hlo_takes_a_python_that_has_jaxlib(
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{program}\n")
     python.chmod(0o755)
-    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", python)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    words = ("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", python)
+    assert said in refused(run_cli, code, *words)
 
 
 # ``stats``: everything in the directory is counted.
