@@ -101,9 +101,8 @@ def test_there_and_back() -> None:
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path of every value inside."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
     found = [at]
-    for name, one in inner:
+    for name, one in value.items() if isinstance(value, dict) else enumerate(value):
         found += places(one, (*at, name)) if isinstance(one, dict | list) else [(*at, name)]
     return found
 
@@ -188,8 +187,7 @@ def test_every_single_bit_flip_of_a_signed_bundle_is_refused(tmp_path: Path) -> 
     generate_key(tmp_path / "key")
     cache = tmp_path / "cache"
     cache.mkdir()
-    smallest = min(SMALL.glob("*-cache"), key=lambda p: p.stat().st_size)
-    shutil.copy2(smallest, cache)
+    shutil.copy2(min(SMALL.glob("*-cache"), key=lambda p: p.stat().st_size), cache)
     data = bytearray(make_bundle(cache, signers=(read_private_key(tmp_path / "key"),)))
     whole = opened(bytes(data))
     check_signatures(whole, [], required=False)
@@ -223,20 +221,8 @@ def test_every_truncation_and_every_addition_is_refused() -> None:
 
 
 Change = Callable[[dict[str, Any]], object]
-HOSTILE: list[Change] = [
-    lambda d: d["entries"].append(forged_entry("jit_f", b"")),  # twice
-    lambda d: d["entries"].append(forged_entry("JIT_f", b"")),
-    lambda d: d["stream"].update(content_bytes=8),
-    lambda d: d.update(origins=[]),
-    lambda d: d.update(entries={}),
-    lambda d: d.clear(),
-    lambda d: d.update(format=2),
-    lambda d: d["origins"][0].update(cpu_features=[1]),
-]
 #: Modules in keys: they lead elsewhere, are hidden, do not print, or are too long.
-MODULES = (
-    *("../x", "/etc/x", "a/x", ".x", "\x1b[2J", "x\0", "x\udc80", "x" * 190, "é" * 100),  # in bytes
-)
+MODULES = ("../x", "/etc/x", "a/x", ".x", "\x1b[2J", "x\0", "x\udc80", "x" * 190, "é" * 100)
 #: What no entry may say.
 FACTS: list[dict[str, object]] = [
     *({"key": f"{module}-{'a' * 64}"} for module in MODULES),
@@ -260,7 +246,14 @@ def bring_along(name: str) -> Change:
 @pytest.mark.parametrize(
     "change",
     [
-        *HOSTILE,
+        lambda d: d["entries"].append(forged_entry("jit_f", b"")),  # twice
+        lambda d: d["entries"].append(forged_entry("JIT_f", b"")),
+        lambda d: d["stream"].update(content_bytes=8),
+        lambda d: d.update(origins=[]),
+        lambda d: d.update(entries={}),
+        lambda d: d.clear(),
+        lambda d: d.update(format=2),
+        lambda d: d["origins"][0].update(cpu_features=[1]),
         *map(say, FACTS),
         *map(bring_along, (".jaxcache/ledger/1.jsonl", ".lockfile")),
         *map(bring_along, (f"{AUTOTUNE_DIR}/../../x", f"{AUTOTUNE_DIR}/a/b/c/d")),
@@ -316,13 +309,10 @@ def test_manifest_bombs_are_refused_in_little_memory() -> None:
 
 def test_sixteen_signatures_are_read_and_no_more() -> None:
     packed = pack_manifest(encode_manifest(Manifest((), (), (), hashlib.sha256().hexdigest(), 0)))
-    for signed in (16, 17):
-        data = pack_header(packed, 0, signed) + bytes(96 * signed) + packed
-        if signed == 16:
-            assert len(opened(data).signatures) == 16
-        else:
-            with pytest.raises(BundleError, match="more signatures"):
-                opened(data)
+    most, more = (pack_header(packed, 0, n) + bytes(96 * n) + packed for n in (16, 17))
+    assert len(opened(most).signatures) == 16
+    with pytest.raises(BundleError, match="more signatures"):
+        opened(more)
 
 
 def test_absurd_headers_are_refused() -> None:

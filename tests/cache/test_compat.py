@@ -247,5 +247,4 @@ def test_counts_are_by_outlook() -> None:
     only = forecast(Manifest((), (side_file,), (CPU,), "0" * 64, 0), None, "/here")
     assert (only.forecasts, only.compatible) == ((), True)
     found = Compatibility((Forecast("a", HIT), Forecast("b", MISS)), None)
-    assert (found.counts[HIT], found.counts[UNKNOWN]) == (1, 0)
-    assert not found.compatible
+    assert (found.counts[HIT], found.counts[UNKNOWN], found.compatible) == (1, 0, False)

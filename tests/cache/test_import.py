@@ -254,9 +254,8 @@ class OverwrittenBundle:
         entry.write_bytes(zstandard.compress(changed))
         os.utime(entry, ns=(OLD_NS, OLD_NS))
         other = make_bundle(cache)
-        at = opened(self._bytes).stream_at
-        stream = other[opened(other).stream_at :]
-        self._other_bytes = self._bytes[:at] + stream
+        at, other_at = (opened(data).stream_at for data in (self._bytes, other))
+        self._other_bytes = self._bytes[:at] + other[other_at:]
         assert len(self._other_bytes) == len(self._bytes)
         path.write_bytes(self._bytes)
 

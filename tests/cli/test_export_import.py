@@ -57,9 +57,8 @@ def test_through_a_pipe(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "here" / "jax").mkdir(parents=True)  # a directory, and no jax
 
     def piped(*words: str | Path, data: bytes = b"") -> Any:
-        command = [sys.executable, "-m", "jaxcache", *words]
         options = {"env": clean_environment(tmp_path), "cwd": tmp_path / "here", "text": False}
-        return sh(command, input=data, **options)
+        return sh([sys.executable, "-m", "jaxcache", *words], input=data, **options)
 
     bundle = piped("export", "-", "-C", cache).stdout
     assert bundle.startswith(b"\x89JXB")

@@ -125,14 +125,22 @@ def test_a_payload_is_decoded_again_unless_this_user_recorded_it(
 @pytest.mark.usefixtures("small_limit")
 @pytest.mark.parametrize("way", ["push", "pull", "copy", "save"])
 def test_what_stays_out_is_counted(run_cli: RunCli, there: Path, here: Path, way: str) -> None:
-    """A name that clashes, a directory in the way, a payload that inflates too far, and damage."""
-    here.mkdir()
+    """A name that clashes, a directory in the way, a payload that inflates too far, and damage.
+
+    What a killed writer left goes.
+    """
+    staged = here / ".jaxcache" / "incoming"
+    staged.mkdir(parents=True)
+    left = [here / ".jaxcache-tmp-1-a", staged / ".jaxcache-tmp-b", staged / "b-1"]
+    for file in left:
+        file.write_bytes(b"half")
     clash, directory, large, damaged, *rest = offered = sorted(names(there))
     (here / clash.replace("jit_", "JIT_")).write_bytes((there / clash).read_bytes())
     (here / directory).mkdir()
     inflate(there / large)
     spoil(there / damaged)
     document = told(run_cli, *WAYS[way](there, here), code=3)
+    assert not any(file.exists() for file in left)
     assert {n for n in names(here) if (here / n).is_file() and n.startswith(("jit", "pm"))} == {
         *rest
     }

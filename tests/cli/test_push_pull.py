@@ -25,6 +25,7 @@ from jaxcache.cache.ledger.write import append
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.entry.codec import seal_entry
 from jaxcache.store import open_store
+from jaxcache.store.base import Store
 from jaxcache.store.object import retry
 
 ENTRIES = 7
@@ -63,18 +64,6 @@ def test_a_torn_entry_does_not_travel(run_cli: RunCli, local: Path, bucket: str)
     assert f"left out {young}: still being written; run it again" in done.stderr
 
 
-@pytest.mark.parametrize("line", ["push there -C cache", "pull cache -C there", "copy cache there"])
-def test_leftovers_are_removed(run_cli: RunCli, local: Path, tmp_path: Path, line: str) -> None:
-    shutil.copytree(local, tmp_path / "cache", dirs_exist_ok=True)
-    staged = tmp_path / "there" / ".jaxcache" / "incoming"
-    staged.mkdir(parents=True)
-    left = [staged.parents[1] / ".jaxcache-tmp-1-a", staged / ".jaxcache-tmp-b", staged / "b-1"]
-    for file in left:
-        file.write_bytes(b"half")
-    assert run_cli(*line.split()).returncode == 0
-    assert [file for file in left if file.exists()] == []
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -104,6 +93,10 @@ def test_a_dry_run_into_a_closed_place(run_cli: RunCli, unprivileged: Path, line
 def test_many_ledger_segments_become_few(
     run_cli: RunCli, remote: str, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def hits(side: Store) -> int | None:
+        record = Ledger.load(side).record("k")
+        return record and record.hits
+
     monkeypatch.setattr("jaxcache.cache.move.stores.COMPACT_ABOVE", 9)
     store = open_store(str(local))
     bucket = open_store(remote)
@@ -111,16 +104,12 @@ def test_many_ledger_segments_become_few(
         assert append(store if number < 6 else bucket, [Event("k", "hit", 10**18 + number)])
     assert told(run_cli, "push", remote, "-C", local)["ledger_segments"] == 6
     assert len(list(bucket.list(LEDGER_DIR))) == 1
-    record = Ledger.load(bucket).record("k")
-    assert record is not None
-    assert record.hits == 12
+    assert hits(bucket) == 12
     # What was compacted away does not come again, from here or from the bucket.
     assert told(run_cli, "push", remote, "-C", local)["ledger_segments"] == 0
     # Of a bucket, only the records of entries that were carried are taken over.
     assert told(run_cli, "pull", remote, "-C", local)["ledger_segments"] == 0
-    record = Ledger.load(store).record("k")
-    assert record is not None
-    assert record.hits == 6
+    assert hits(store) == 6
 
 
 def test_a_bound_keeps_the_most_valuable(run_cli: RunCli, local: Path, bucket: str) -> None:
@@ -363,8 +352,6 @@ def run_interrupted(s3: Proxy, send: int, home: Path, *args: str | Path) -> tupl
     process = subprocess.Popen(
         [sys.executable, "-m", "jaxcache", *map(str, args), "--jobs", "4"],
         env=clean_environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )

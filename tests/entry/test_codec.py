@@ -185,15 +185,6 @@ def other(data: bytes, at: int) -> bytes:
     return bytes(changed)
 
 
-def content_kind(data: bytes) -> str | None:
-    """What :func:`decompress_whole` says, None where it is content."""
-    try:
-        decompress_whole(data, limit=8 << 20)
-    except CodecError as error:
-        return error.kind
-    return None
-
-
 @pytest.mark.parametrize(
     ("data", "kind", "small"),
     [
@@ -223,7 +214,9 @@ def content_kind(data: bytes) -> str | None:
     ],
 )
 def test_a_small_check_agrees(data: bytes, kind: str | None, small: bool | None) -> None:
-    assert content_kind(data) == kind
+    with pytest.raises(CodecError) if kind else contextlib.nullcontext() as caught:
+        decompress_whole(data, limit=8 << 20)
+    assert (caught and caught.value.kind) == kind
     assert kind in (None, "bad-header") or kind_of(data) == kind
     assert check_small(data) is small
 
@@ -333,6 +326,5 @@ def silent_flips(frame: bytes) -> Iterator[int]:
 def test_no_flip_of_a_sealed_entry_is_silent(corpus: Path, pattern: str) -> None:
     (path,) = corpus.glob(pattern)
     frame = path.read_bytes()
-    content = zstandard.decompress(frame)
-    assert list(silent_flips(seal_frame(frame, content, 19))) == []
+    assert list(silent_flips(seal_frame(frame, zstandard.decompress(frame), 19))) == []
     assert any(silent_flips(frame)), "without the checksum, many are"

@@ -79,13 +79,12 @@ def test_what_real_entries_decode_to_has_not_changed() -> None:
 @pytest.mark.parametrize("snappy", [False, True])
 @pytest.mark.parametrize("per_chunk", [1, 3])
 def test_a_tpu_executable(snappy: bool, per_chunk: int) -> None:
-    options = forge.message(3, forge.number(4, 2), forge.number(5, 4))
     records = forge.split(
         b"xla.TpuExecutableProto",
         [
             forge.message(1, b"not decoded"),
             forge.message(2, forge.message(1, forge.module(b"jit_t"))),
-            forge.message(4, options),
+            forge.message(4, forge.message(3, forge.number(4, 2), forge.number(5, 4))),
             forge.message(9, bytes(70_000)),  # reaches over a block header
             forge.message(5, b"not decoded either"),
         ],

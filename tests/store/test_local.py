@@ -126,11 +126,26 @@ def test_no_directory_a_file_and_a_link_loop(tmp_path: Path) -> None:
 
 
 def test_files_are_listed_by_name(tmp_path: Path) -> None:
-    """Each file system has an order of its own, and some another on each disk."""
-    names = [f"jit_f-{number:02}" for number in range(40)]
+    """Each file system has an order of its own, and some another on each disk.
+
+    Names in odd bytes are no others.
+    """
+    odd, store = os.fsdecode(b"caf\xe9-\xff"), LocalStore(tmp_path)
+    names = [odd, *(f"jit_f-{number:02}" for number in range(40))]
     for name in reversed(names):
-        (tmp_path / name).touch()
-    assert [info.name for info in LocalStore(tmp_path).list()] == names
+        store.write(name, [b"x"])
+    assert [info.name for info in store.list()] == names
+    assert store.read(odd, limit=1) == b"x"
+    assert store.delete(odd)
+
+
+def test_what_is_written_is_synced_before_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(stat.S_ISREG(os.fstat(fd).st_mode)))
+    LocalStore(tmp_path).write("a", [b"x"])
+    assert synced == [True, False]
 
 
 def test_links_are_listed_and_never_followed_and_a_fifo_does_not_hang(tmp_path: Path) -> None:
@@ -156,15 +171,6 @@ def test_links_are_listed_and_never_followed_and_a_fifo_does_not_hang(tmp_path: 
     assert not (outside / "new").exists()
     store.write("to-file", [b"mine"])  # replaces the link, not what it points to
     assert (outside / "secret").read_text() == "secret"
-
-
-def test_names_in_odd_bytes_round_trip(tmp_path: Path) -> None:
-    name = os.fsdecode(b"caf\xe9-\xff")
-    store = LocalStore(tmp_path)
-    store.write(name, [b"x"])
-    assert [i.name for i in store.list()] == [name]
-    assert store.read(name, limit=1) == b"x"
-    assert store.delete(name)
 
 
 def test_reading_leaves_no_trace(tmp_path: Path) -> None:
