@@ -1,6 +1,5 @@
 """Checks whose real cause takes another machine: run over real texts and real entries."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,15 +7,7 @@ from typing import Any
 import pytest
 
 from jaxcache.cache.doctor import directory, inputs, keys, writes
-from jaxcache.cache.doctor.inputs import (
-    CacheFacts,
-    Facts,
-    Finding,
-    HostFacts,
-    Interpreter,
-    Setting,
-    read_rules,
-)
+from jaxcache.cache.doctor.inputs import CacheFacts, Facts, HostFacts, Interpreter, Setting
 from jaxcache.cache.doctor.run_checks import collect_cache_facts, filesystem_of
 from jaxcache.cache.ledger.record import LedgerRecord
 from jaxcache.core.machine import read_release
@@ -31,8 +22,6 @@ MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 64 27 0:55 / /mnt/Größe rw,relatime - cifs //filer/big rw
 """
 ODD_MOUNT = "65 27 0:56 / /mnt/\udcff rw,relatime - cifs //filer/odd rw\n"
-
-Check = Callable[[Facts], Iterator[Finding]]
 
 
 @pytest.mark.parametrize(
@@ -285,6 +274,10 @@ def test_tpu_without_device_0(
     assert bool(list(directory.find_tpu_without_first(facts))) is halts
 
 
+#: Of JAX's own caches, what is on by default.
+DEFAULT = "xla_gpu_per_fusion_autotune_cache_dir"
+
+
 def with_bucket(cache: CacheFacts, xla_caches: str, **more: Any) -> Facts:
     chosen = Setting("jax_compilation_cache_dir", "gs://team/jax", "environment")
     xla = Setting("jax_persistent_cache_enable_xla_caches", xla_caches, "default")
@@ -293,31 +286,29 @@ def with_bucket(cache: CacheFacts, xla_caches: str, **more: Any) -> Facts:
 
 def test_caches_of_xla_in_a_bucket(seen: CacheFacts, corpus: Path) -> None:
     gpu = collect_cache_facts(str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None)
-    default = "xla_gpu_per_fusion_autotune_cache_dir"
     for cache, severity in ((seen, "note"), (gpu, "problem")):
-        (finding,) = directory.find_xla_caches_in_bucket(with_bucket(cache, default))
+        (finding,) = directory.find_xla_caches_in_bucket(with_bucket(cache, DEFAULT))
         assert finding.severity == severity
         assert not list(directory.find_xla_caches_in_bucket(with_bucket(cache, "none")))
     assert not list(directory.find_xla_caches_in_bucket(Facts(gpu)))
-    assert list(directory.find_autotune_incomplete(with_bucket(gpu, default)))
+    assert list(directory.find_autotune_incomplete(with_bucket(gpu, DEFAULT)))
     assert not list(directory.find_autotune_incomplete(with_bucket(gpu, "none")))
-    assert not list(directory.find_autotune_incomplete(with_bucket(seen, default)))
+    assert not list(directory.find_autotune_incomplete(with_bucket(seen, DEFAULT)))
 
 
 def test_a_cache_of_kernels_that_is_on(seen: CacheFacts, corpus: Path) -> None:
-    default = "xla_gpu_per_fusion_autotune_cache_dir"
     plain = collect_cache_facts(str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None)
     filled = collect_cache_facts(str(corpus / "0.10.2-cuda13-h200-kernelcache"), max_decoded=None)
     for cache, chosen, severity in (
         (seen, "all", "note"),
         (plain, "xla_gpu_kernel_cache_file", "note"),
-        (filled, default, "problem"),
-        (replace(filled, inventory=plain.inventory), default, "problem"),
+        (filled, DEFAULT, "problem"),
+        (replace(filled, inventory=plain.inventory), DEFAULT, "problem"),
     ):
         (finding,) = directory.find_kernel_cache(with_bucket(cache, chosen))
         assert (finding.severity, finding.trap) == (severity, "kernel-cache")
     for cache in (seen, plain):
-        assert not list(directory.find_kernel_cache(with_bucket(cache, default)))
+        assert not list(directory.find_kernel_cache(with_bucket(cache, DEFAULT)))
 
 
 def test_a_bucket_that_jax_uses_itself(seen: CacheFacts) -> None:
@@ -331,10 +322,9 @@ def test_a_bucket_that_jax_uses_itself(seen: CacheFacts) -> None:
 
 def test_the_page_of_traps_names_each_with_its_reports() -> None:
     page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text("utf-8")
-    rows = [
-        [c.strip() for c in line.split("|")] for line in page.splitlines() if line.startswith("| `")
-    ]
-    rules = read_rules(str(inputs.__file__))
+    lines = (line for line in page.splitlines() if line.startswith("| `"))
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    rules = inputs.read_rules(str(inputs.__file__))
     written = {row.get("trap", name): row.get("upstream", "") for name, row in rules.items()}
     assert {row[1].split("`")[1]: row[3] for row in rows} == written
     assert all(row[2] for row in rows)
