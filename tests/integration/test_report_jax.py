@@ -55,12 +55,11 @@ def test_the_screen_says_why_each_function_was_compiled(
     assert "in full: " not in first.stderr  # there is no more to say
     assert "\njit_broadcast_in_dim" not in first.stderr
 
-    row = row_of(warm("16", "1"))
+    second = warm("16", "1", options=("--all",))
+    row = row_of(second)
     assert row.endswith("x float32[8,8] (weak) → float32[16,16] (weak)"), row
     assert " 0.0 s" not in row
-    again = warm("16", "1", options=("--all",)).stderr
-    assert re.search(r"^(\d+) of \1 hits", again, re.M) and "retrieved in" in again
-    assert again.count("\njit_") > 1 and "\nand " not in again
+    assert second.stderr.count("\njit_") > 1 and "\nand " not in second.stderr
 
 
 def test_trouble_in_finding_causes_ends_no_run(
