@@ -158,9 +158,8 @@ def test_compacting_while_the_clock_is_behind_loses_nothing(
     compact(store)
     assert len(segments(tmp_path)) == 1 and KEY not in load(tmp_path)
     monkeypatch.undo()
-    assert load(tmp_path).record(KEY) == LedgerRecord(
-        KEY, compile_seconds=3, compiled_ns=now_ns, hits=1, last_hit_ns=now_ns
-    )
+    times = {"compiled_ns": now_ns, "last_hit_ns": now_ns}
+    assert load(tmp_path).record(KEY) == LedgerRecord(KEY, compile_seconds=3, hits=1, **times)
 
 
 def test_a_compaction_that_lost_a_part_counts_for_nothing(
@@ -241,9 +240,8 @@ for i in range(int(sys.argv[3])):
 
 def appending(cache: Path, name: str, count: int) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", APPENDING, str(cache), name, str(count)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=clean_environment(cache)
-    )
+    env = clean_environment(cache)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
 
 
 def test_several_writers_lose_and_double_nothing(tmp_path: Path, store: Store) -> None:

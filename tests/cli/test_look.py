@@ -60,9 +60,7 @@ def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cac
     (cache / f"jit_gone-{HASH}-atime").write_bytes(bytes(8))
     (cache / "_temp_jit_f").write_bytes(b"")
     (cache / "README").write_text("hello")
-    odd = os.fsencode(cache) + b"/jit_\xff\n\x1b[31m-" + HASH.encode() + b"-cache"
-    with open(odd, "wb") as file:
-        file.write(whole)
+    (cache / f"jit_\udcff\n\x1b[31m-{HASH}-cache").write_bytes(whole)
     document = told(run_cli, "ls", "-C", cache)
     problems = {(p["file"].split("-")[0], p["kind"]) for p in document["problems"]}
     assert problems == {
