@@ -48,16 +48,9 @@ def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "FREE_PAYLOAD_BYTES", 1 << 20)
 
 
-def inflate(entry: Path) -> None:
-    """Make an entry compress so well that it is refused; it stays as old as it was."""
-    content = bytes(4) + padded(payload_of(entry), 4 << 20)
-    entry.write_bytes(zstandard.ZstdCompressor(level=1).compress(content))
-    os.utime(entry, ns=(OLD_NS, OLD_NS))
-
-
-def spoil(entry: Path) -> None:
-    """Give an entry a payload that is no executable; it stays as old as it was."""
-    entry.write_bytes(zstandard.compress(bytes(4) + b"no executable"))
+def rewrite(entry: Path, payload: bytes = b"no executable") -> None:
+    """Give an entry another payload; it stays as old as it was."""
+    entry.write_bytes(zstandard.compress(bytes(4) + payload))
     os.utime(entry, ns=(OLD_NS, OLD_NS))
 
 
@@ -65,7 +58,7 @@ def spoil(entry: Path) -> None:
 def test_damage_goes_nowhere(run_cli: RunCli, there: Path, here: Path, way: str) -> None:
     """A payload that is no executable, and another one than the ledger records."""
     spoilt, other, *sound = sorted(there.glob("*-cache"))
-    spoil(spoilt)
+    rewrite(spoilt)
     facts = digest_facts("0" * 64, LocalStore(there).info(other.name))
     append(LocalStore(there), [Event(key_of(other.name) or "", PAYLOAD, OLD_NS, facts)])
     for dry in ((),) if way in ("restore", "export") else (("--dry-run",), ()):
@@ -137,8 +130,8 @@ def test_what_stays_out_is_counted(run_cli: RunCli, there: Path, here: Path, way
     clash, directory, large, damaged, *rest = offered = sorted(names(there))
     (here / clash.replace("jit_", "JIT_")).write_bytes((there / clash).read_bytes())
     (here / directory).mkdir()
-    inflate(there / large)
-    spoil(there / damaged)
+    rewrite(there / large, padded(payload_of(there / large), 4 << 20))
+    rewrite(there / damaged)
     document = told(run_cli, *WAYS[way](there, here), code=3)
     assert not any(file.exists() for file in left)
     assert {n for n in names(here) if (here / n).is_file() and n.startswith(("jit", "pm"))} == {
@@ -384,7 +377,7 @@ def test_autotuning_results_travel(run_cli: RunCli, tuned: Path, here: Path, way
 def large(there: Path, small_limit: None) -> Path:
     """One of the entries, made to inflate to more than comes in unless that is allowed."""
     entry = first_entry(there)
-    inflate(entry)
+    rewrite(entry, padded(payload_of(entry), 4 << 20))
     return entry
 
 

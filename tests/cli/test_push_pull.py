@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import zstandard
 from bundling import padded, payload_of
-from conftest import CORPUS, RunCli, clean_environment
+from conftest import CORPUS, RunCli
 from object_server import Proxy, S3Server
+from processes import begin
 from ways import names, told
 
 from jaxcache.cache.ledger.record import Event
@@ -349,12 +350,7 @@ def run_interrupted(s3: Proxy, send: int, home: Path, *args: str | Path) -> tupl
         return "slow"
 
     s3.fault = fault
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", *map(str, args), "--jobs", "4"],
-        env=clean_environment(home),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = begin(home, *args, "--jobs", "4")
     started.set()
     _, said = process.communicate(timeout=120)
     time.sleep(0.5)  # what was under way arrives, as it would at a real server

@@ -176,6 +176,7 @@ def test_errors_are_sentences_and_have_codes(
     for line, refused, error in (
         (f"ls -C {remote.replace('s3', 's3a', 1)}", "401 list", "no-credentials"),
         (f"ls -C {remote}", "403 list", "permission-denied"),
+        (f"ls -C {remote}", "405 list", "no-listing"),
         (f"verify -C {remote}", "403 get", "permission-denied"),
         (f"push {remote}-new -C {local}", "403 put", "read-only"),
     ):

@@ -139,15 +139,6 @@ def test_files_are_listed_by_name(tmp_path: Path) -> None:
     assert store.delete(odd)
 
 
-def test_what_is_written_is_synced_before_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[bool] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(stat.S_ISREG(os.fstat(fd).st_mode)))
-    LocalStore(tmp_path).write("a", [b"x"])
-    assert synced == [True, False]
-
-
 def test_links_are_listed_and_never_followed_and_a_fifo_does_not_hang(tmp_path: Path) -> None:
     """The root itself may be a link."""
     outside, root = tmp_path / "outside", tmp_path / "cache"
