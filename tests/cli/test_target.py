@@ -315,10 +315,8 @@ def test_portable_keys_for_a_target_hold_no_path_of_its_caches(
 def test_what_does_not_go_with_a_target(run_cli: RunCli) -> None:
     for args in (
         ("--target", "missing.json"),
-        ("--target", "x", "--processes", "2"),
         ("--target", "x", "--record", "x.recipe"),
         ("--target", "x", "--autotune-from", "nowhere"),
-        ("--require-tuned",),
     ):
         assert run_cli("warm", *args, "script.py").returncode == 2, args
 

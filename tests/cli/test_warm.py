@@ -121,17 +121,16 @@ def test_options_behind_the_script_get_a_note(run_cli: RunCli, tmp_path: Path) -
     script = tmp_path / "train.py"
     script.write_text("print('ran')")
 
-    def notes(*words: str, command: tuple[object, ...] = (script,)) -> list[str]:
-        python = ("--python", sys.executable) if command == (script,) else ()
-        name = "warm" if python else "run"
-        lines = run_cli(name, *python, "-C", "cache", *command, *words).stderr.splitlines()
+    def notes(*words: str | Path) -> list[str]:
+        lines = run_cli(*words).stderr.splitlines()
         return [line for line in lines if "go before it" in line]
 
+    warm = ("warm", "--python", sys.executable, "-C", "cache", script)
     passed = f"passed to {script}; options for jaxcache go before it"
     told = [f"note: --fail-on-miss, -C were {passed}"]
-    assert notes("--fail-on-miss", "-C", "x", "--steps", "1") == told
-    assert f"note: --fail-on-mis was {passed}" in notes("--fail-on-mis", "--shape", "1")[0]
-    assert notes("--steps", "1") == notes("--fail-on-miss", command=("--", "echo")) == []
+    assert notes(*warm, "--fail-on-miss", "-C", "x", "--steps", "1") == told
+    assert f"note: --fail-on-mis was {passed}" in notes(*warm, "--fail-on-mis", "--shape", "1")[0]
+    assert notes(*warm, "--steps", "1") == notes("run", "--", "echo", "--fail-on-miss") == []
 
 
 # JAX's thresholds: who lifts them, and what then holds in the program.

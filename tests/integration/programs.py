@@ -253,26 +253,24 @@ def truth(cache):
     use_cache(cache)
     rows = NamedSharding(Mesh(np.array(jax.devices()), ("i",)), PartitionSpec("i"))
     jobs = [
-        (jax.jit(truth_matmul), (spec((8, 16)), spec((16, 32)))),
-        (jax.jit(truth_scan), (spec((3, 5)),)),
-        (jax.jit(truth_sharded), (spec((8, 16), F32, rows),)),
-        (jax.jit(truth_donated, donate_argnums=0), (spec((64,)), spec((64,)))),
+        (jax.jit(truth_matmul), spec((8, 16)), spec((16, 32))),
+        (jax.jit(truth_scan), spec((3, 5))),
+        (jax.jit(truth_sharded), spec((8, 16), F32, rows)),
+        (jax.jit(truth_donated, donate_argnums=0), spec((64,)), spec((64,))),
         (
             jax.jit(truth_dtypes),
-            (
-                spec((4,), jnp.int8),
-                spec((4,), jnp.bool_),
-                spec((2, 2), jnp.complex64),
-                spec((3,), jnp.float16),
-                spec((2, 4), jnp.bfloat16),
-            ),
+            spec((4,), jnp.int8),
+            spec((4,), jnp.bool_),
+            spec((2, 2), jnp.complex64),
+            spec((3,), jnp.float16),
+            spec((2, 4), jnp.bfloat16),
         ),
-        (jax.jit(truth_constant), (spec((4, 128)),)),
-        (jax.jit(truth_control), (spec((7,)),)),
-        (jax.jit(truth_svd), (spec((8, 8)),)),
-        (jax.jit(truth_nothing), ()),
+        (jax.jit(truth_constant), spec((4, 128))),
+        (jax.jit(truth_control), spec((7,))),
+        (jax.jit(truth_svd), spec((8, 8))),
+        (jax.jit(truth_nothing),),
     ]
-    print(json.dumps([describe(f.lower(*args).compile()) for f, args in jobs]))
+    print(json.dumps([describe(f.lower(*args).compile()) for f, *args in jobs]))
 
 
 if __name__ == "__main__":

@@ -373,7 +373,7 @@ def cluster(tmp_path: Path, script: Any) -> Iterator[dict[str, Any]]:
     # Workers are forks of a process that has imported dask.
     method = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver"}
     env = clean_environment(tmp_path) | {"PYTHONWARNINGS": "default"} | method
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, script(CLUSTER, "cluster.py")],
         env=env,
         cwd=tmp_path,
@@ -381,10 +381,9 @@ def cluster(tmp_path: Path, script: Any) -> Iterator[dict[str, Any]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-    )
-    assert child.stdout
-    yield json.loads(child.stdout.readline())
-    child.communicate(timeout=300)
+    ) as child:
+        assert child.stdout
+        yield json.loads(child.stdout.readline())
 
 
 @needs_dask

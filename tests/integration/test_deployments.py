@@ -29,7 +29,6 @@ import yaml
 
 from tools.ci.caches import CacheStore
 from tools.ci.github import GitHub
-from tools.ci.steps import Run
 
 pytestmark = pytest.mark.jax
 needs_jax = pytest.mark.skipif(
@@ -324,24 +323,17 @@ def toolcache(tmp_path: Path) -> Path:
     return prefix
 
 
-def run_job(directory: Path, toolcache: Path) -> Run:
-    project = directory / "project"
-    project.mkdir()
-    (project / "train.py").write_text(
-        "import jax, jax.numpy as jnp\n"
-        "print(jax.jit(lambda x: jnp.tanh(x) @ x.T)(jnp.eye(3)).sum())\n"
-    )
-    workflow = project / "workflow.yml"
-    workflow.write_text(WORKFLOW)
-    env = {"PATH": f"{toolcache}/bin:/usr/bin:/bin", "HOME": str(directory), "LANG": "C.UTF-8"}
-    return GitHub(project, CacheStore(directory / "caches"), env).run(workflow)
-
-
 @needs_jax
 def test_a_step_after_the_action_runs_programs_in_the_python_of_the_job(
     tmp_path: Path, toolcache: Path
 ) -> None:
-    job = run_job(tmp_path, toolcache)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("import jax\njax.jit(lambda x: x * 2)(1.0)\n")
+    workflow = project / "workflow.yml"
+    workflow.write_text(WORKFLOW)
+    env = {"PATH": f"{toolcache}/bin:/usr/bin:/bin", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    job = GitHub(project, CacheStore(tmp_path / "caches"), env).run(workflow)
     outputs = {step.name: step.output for step in job.steps if not step.skipped}
     assert not job.failed, job.failed
     assert f"using {toolcache}/bin/python (PATH)" in outputs["jaxcache warm train.py"]

@@ -166,10 +166,8 @@ def test_the_live_layer_records_its_keys_and_keeps_what_is_known_of_them(
     assert new[1:] == ("written", "")
 
 
-def test_pytest_records_the_run_of_its_tests(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
-        "import jax\ndef test_it():\n    jax.jit(lambda x: x * 3)(2.0)\n"
-    )
+def test_pytest_records_the_run_of_its_tests(cache: Path, script: Any, tmp_path: Path) -> None:
+    script("import jax\ndef test_it():\n    jax.jit(lambda x: x * 3)(2.0)\n", "test_it.py")
     plugin = ("-m", "pytest", "-p", "jaxcache.inprocess.pytest_plugin", f"--jaxcache={cache}")
     run_python(*plugin, "-q", cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     (record,) = records(cache)
@@ -313,13 +311,6 @@ def make_environment(each_jax_python: str, directory: Path) -> Path:
     return site
 
 
-@pytest.fixture
-def alone(each_jax_python: str, tmp_path: Path) -> str:
-    """A Python with jax, whose directory has no jaxcache.pth."""
-    make_environment(each_jax_python, tmp_path / "venv")
-    return str(tmp_path / "venv" / "bin" / "python")
-
-
 def test_jaxcache_beside_jax_is_another_way_in(
     run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
@@ -339,16 +330,6 @@ def test_jaxcache_beside_jax_is_another_way_in(
     # Only where it was asked to.
     text = "import sys; assert not [m for m in sys.modules if 'jaxcache' in m]"
     sh([beside, "-c", text], check=True, env={"PATH": os.environ["PATH"]})
-
-
-def test_the_active_environment_runs_the_program(
-    run_cli: RunCli, script: Any, alone: str, tmp_path: Path
-) -> None:
-    assert alone
-    active = {"VIRTUAL_ENV": str(tmp_path / "venv"), "PATH": os.defpath}
-    done = run_cli("warm", script("import sys; print(sys.prefix)"), env=active)
-    assert done.stdout == f"{tmp_path}/venv\n"
-    assert f"jaxcache: using {alone} (VIRTUAL_ENV)" in done.stderr
 
 
 def test_what_was_not_heard_fails_every_assertion(
@@ -382,10 +363,11 @@ FETCHED = """
 
 
 def test_an_entry_fetched_ahead_needs_no_compile_request_and_one_unheard_is_told(
-    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     """Without a tier, ``test_hook.py`` has what is unheard."""
-    path = script(FETCHED)
+    make_environment(each_jax_python, tmp_path / "venv")  # whose directory has no jaxcache.pth
+    alone, path = str(tmp_path / "venv" / "bin" / "python"), script(FETCHED)
     command = ("run", "--json", "-C", cache, "--tier", tmp_path / "tier")
     env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     run_cli(*command, "--", alone, path, "all", env=env)

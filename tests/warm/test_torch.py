@@ -110,11 +110,12 @@ def test_a_run_of_hits_compiles_nothing() -> None:
 
 
 def test_processes_of_a_distributed_program_are_named_by_their_rank() -> None:
-    def of(process: int, rank: int) -> list[dict[str, object]]:
-        events = ({**TORCH, "rank": rank}, look("aotautograd", "miss"), FRAME)
-        return [{**event, "process": process} for event in events]
-
-    page = page_of(report_of(*of(1, 1), *of(2, 0)))
+    events = [
+        {**event, "process": process}
+        for process, rank in ((1, 1), (2, 0))
+        for event in ({**TORCH, "rank": rank}, look("aotautograd", "miss"), FRAME)
+    ]
+    page = page_of(report_of(*events))
     assert "RANK" in page and "PROCESS" not in page
 
 
