@@ -408,7 +408,7 @@ def test_a_python_without_jax_is_named(run_cli: RunCli, cache: Path) -> None:
     assert not any("no use of jax" in note for note in notes)
 
 
-@pytest.mark.parametrize("options", [(), ("--stop",)])
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.slow), ("--stop",)])
 def test_where_names_the_directory_by_which_the_program_overrides_the_variable(
     run_cli: RunCli, jax_python: str, script: Any, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
