@@ -71,7 +71,7 @@ def test_every_name_is_sound_and_travels(
         assert (shown.returncode, found - {"legacy-name"}) == (0, set())
     stats = run_cli("stats", "-C", cache, "--json")
     assert set(json.loads(stats.stdout)["problems"]) <= {"legacy-name"}
-    done = run_cli("doctor", "-C", cache, "--python", each_jax_python, "--json", env=SETTINGS)
+    done = run_cli("doctor", "-C", cache, "--python", each_jax_python, "--json")
     checks = {finding["trap"] for finding in json.loads(done.stdout)["findings"]}
     assert not checks & {"damaged-entries", "unreadable-entries"}
     for name in ("pulled", "imported", "restored"):
