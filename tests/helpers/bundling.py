@@ -82,16 +82,14 @@ def padded(payload: bytes, size: int, last: int = 0) -> bytes:
     return payload + b"\xc2\x3e" + digits + bytes(length - 1) + bytes([last])
 
 
-def forged(
-    change: Callable[[dict[str, Any]], object], content: bytes = b"payload", module: str = "jit_f"
-) -> bytes:
+def forged(change: Callable[[dict[str, Any]], object], content: bytes = b"payload") -> bytes:
     """A bundle whose digests all hold and whose manifest says what it likes."""
     packed = zstandard.ZstdCompressor(write_checksum=True).compress(content)
     document: dict[str, Any] = {
         "format": 1,
         "stream": {"sha256": hashlib.sha256(packed).hexdigest(), "content_bytes": len(content)},
         "origins": [{"platform": "cpu"}],
-        "entries": [forged_entry(module, content)],
+        "entries": [forged_entry("jit_f", content)],
         "files": [],
     }
     change(document)
