@@ -25,7 +25,7 @@ from jaxcache.store.base import ExistsError, MissingError, NewFile, Store, Store
 from jaxcache.store.concurrency import map_ordered
 from jaxcache.store.object import retry
 from jaxcache.store.object import store as object_store
-from jaxcache.store.object.retry import TRAFFIC
+from jaxcache.store.object.retry import TRAFFIC, find_meaning
 from jaxcache.store.object.store import open_object_store
 from jaxcache.units import format_install
 
@@ -361,3 +361,39 @@ def test_requests_ahead_keep_the_order(workers: int) -> None:
     for count in (50, 0, 1):
         found = list(map_ordered(str, iter(range(count)), workers=workers))
         assert found == [str(n) for n in range(count)]
+
+
+#: By the code of what is raised for an object: the HTTP statuses and the exceptions of obstore.
+MEANINGS = {
+    "missing": (404, "FileNotFoundError", "NotFoundError"),
+    "exists": ("AlreadyExistsError",),
+    "changed": (412, "PreconditionError"),
+    "out-of-range": (416, "<Code>InvalidRange</Code>"),
+    "bad-name": ("InvalidPathError", "ValueError", "UnicodeEncodeError"),
+    "not-supported": (405, 501, "NotSupportedError", "NotImplementedError"),
+    "no-credentials": (401, "UnauthenticatedError", "169.254.169.254"),
+    "permission-denied": (403, "PermissionDeniedError"),
+    "throttled": (429, 503, "<Code>SlowDown</Code>"),
+    "server": (408, 500, 502, 504),
+    "connection": ("error sending request for url",),
+    "no-network": ("InvalidCertificate(UnknownIssuer)",),
+    "no-bucket": ("<Code>NoSuchBucket</Code>",),
+    "store-error": (301, 400, 418, 499, "GenericError"),
+}
+#: Those that a listing has instead.
+OF_LISTINGS = {"missing": "no-cache", "not-supported": "no-listing"} | dict.fromkeys(
+    (301, 307, 400), "bad-request"
+)
+
+
+@pytest.mark.parametrize("code", MEANINGS)
+def test_what_an_answer_of_a_server_means(code: str) -> None:
+    for answer in MEANINGS[code]:
+        is_kind = str(answer).endswith("Error")
+        kind = type(str(answer) if is_kind else "GenericError", (Exception,), {})
+        text = f"status code: {answer}" if isinstance(answer, int) else answer
+        for verb, name in (("get", "a"), ("list", "")):
+            error = find_meaning(kind(text), url="s3://bucket", verb=verb, name=name)
+            of_listing = OF_LISTINGS.get(answer, OF_LISTINGS.get(code, code))
+            told = getattr(error, "again", None) or error.code
+            assert told == (of_listing if verb == "list" else code), (answer, verb)
