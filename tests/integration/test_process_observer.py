@@ -358,8 +358,8 @@ def test_check_compares_with_the_entries(
         pytest.skip("JAX before 0.9.1 compares nothing")
     counted = r"^\d+ (verified|same-hlo|not-deterministic)\b.* of \d+ compiles"
     assert re.search(counted, done.stderr, re.M)
-    if version >= (0, 10):  # on CPU it compares programs
-        assert (done.returncode, "same optimized HLO" in done.stderr) == (0, True), done.stderr
+    if version >= (0, 10):  # on CPU it compares programs where two compiles make other bytes
+        assert (done.returncode, "not-deterministic" in done.stderr) == (0, False), done.stderr
 
 
 def test_an_executable_that_differs_is_named(warm: Warm, script: Any, each_jax_python: str) -> None:
