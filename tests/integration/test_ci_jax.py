@@ -237,7 +237,9 @@ def counted(run: Run, fails: bool = False) -> tuple[bool, bool]:
     return told["cache_hits"] > 0, told["cache_misses"] > 0
 
 
-@pytest.mark.parametrize("name", ["github-cache.yml", "github-action.yml"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("github-cache.yml", marks=pytest.mark.slow), "github-action.yml"]
+)
 def test_github(name: str, env: dict[str, str], project: Project, tmp_path: Path) -> None:
     caches = CacheStore(tmp_path / "caches")
 
@@ -417,6 +419,7 @@ def test_github_with_a_bucket(
     assert s3.names("put") == written, "a pull request writes nothing"
 
 
+@pytest.mark.slow
 def test_buildkite(
     env: dict[str, str], project: Project, s3: Proxy, bucket: str, tmp_path: Path
 ) -> None:
@@ -436,6 +439,7 @@ def test_buildkite(
     assert told.count("### JAX compilation cache: restored") == 2
 
 
+@pytest.mark.slow
 def test_container(env: dict[str, str], project: Project, tmp_path: Path) -> None:
     """Each instruction, with a directory of ours for the image's /app; no image is built."""
     image, context = tmp_path / "app", project.check_out()

@@ -32,7 +32,9 @@ def make_world(tmp_path: Path, each_jax_python: str) -> MakeWorld:
 
 
 # One of each kind; `make oracle` tries all spellings, ways to fill and starts.
-@pytest.mark.parametrize("name", [".jc", "link", "code, chdir"])
+@pytest.mark.parametrize(
+    "name", [".jc", pytest.param("link", marks=pytest.mark.slow), "code, chdir"]
+)
 def test_plain_jax_hits_what_warm_filled(name: str, make_world: MakeWorld) -> None:
     assert not faults(make_world(SPELLINGS[name]))
 
