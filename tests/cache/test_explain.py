@@ -897,6 +897,23 @@ def test_other_operands_are_no_other_order(seeds: tuple[str, str]) -> None:
     assert [str(place) for place in difference.where] == ["train.py:7 in `step`"]
 
 
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (("random", "0"), "PYTHONHASHSEED was random, and is 0, which may order a set otherwise"),
+        (
+            ("random", "random"),
+            "PYTHONHASHSEED is not set, so that each process may order a set otherwise",
+        ),
+        (("0", "0"), ""),
+    ],
+)
+def test_a_hash_seed_is_told_where_only_an_order_differs(seeds: tuple[str, str], said: str) -> None:
+    past = Past(*(run(at, hash_seed=seed) for at, seed in enumerate(seeds)))
+    assert past.outside(is_reordered=True) == said
+    assert past.outside(is_reordered=False) == ""
+
+
 def test_arguments_tell_names_types_shardings_and_donations() -> None:
     told = [(a.name, a.type, a.donated, a.sharding) for a in sketch().arguments]
     assert told == [("w", "f32[4,4]", True, ""), ("x", "f32[2,4]", False, '"{replicated}"')]
