@@ -231,7 +231,7 @@ def _serve(compiler: Compiler, requests: Any, answer: Any, ask: Any) -> None:
         options = requests.read(request["options_bytes"])
         try:
             done = compiler.compile(request, bytecode, options, ask)
-        except (RefusedError, OSError) as error:  # a second try would not have a shorter name
+        except RefusedError as error:
             answer(event="refused", detail=str(error))
         except Exception as error:
             answer(event="failed", detail=describe_error(error))

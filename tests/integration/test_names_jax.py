@@ -114,6 +114,8 @@ def test_a_run_with_a_tier_takes_every_name_and_its_recipe_compiles_them(
     assert len(json.loads(explained.stdout)["comparisons"]) <= 2, explained.stdout
     compiling = ("compile", recipe, "-C", target, "--jobs=1", "--json", "--python", each_jax_python)
     modules = json.loads(run_cli(*compiling, env=SETTINGS).stdout)["modules"]
-    failed = [(m["reason"], m["attempts"]) for m in modules if m["outcome"] == "failed"]
-    assert failed == [("refused-here", 1)] * 2
+    failed = [
+        (m["reason"], m["detail"], m["attempts"]) for m in modules if m["outcome"] == "failed"
+    ]
+    assert failed == [("refused-here", "the name of its entry is too long for a file", 1)] * 2
     assert hits(target) == CACHED

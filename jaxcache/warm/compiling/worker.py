@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 from jaxcache.cache.allow_lists import kept_flags, refused_options
 from jaxcache.cache.recipe import REFUSALS, Environment, RecipeFile, Request, refuse
 from jaxcache.cache.untrusted_json import build
+from jaxcache.core.names import is_key
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.model import result_repr
 from jaxcache.units import NO_JAX_HINT
@@ -404,11 +405,13 @@ class _Process(Child):
         reply = self.answer()
         answer = Answer(str(reply.get("key")), dict(reply.get("components") or {}), self.jax)
         if reply.get("event") == "key":
-            self.send({"compile": is_wanted(answer.key)})
+            self.send({"compile": is_key(answer.key) and is_wanted(answer.key)})
             reply = self.answer()
         event = reply.get("event")
         if event == "refused":
             raise FailedError(str(reply.get("detail")), "refused-here")
+        if event == "skipped" and not is_key(answer.key):
+            raise FailedError("the name of its entry is too long for a file", "refused-here")
         if event == "skipped":
             return answer
         if event != "done":
